@@ -1,0 +1,120 @@
+// The kernels' contract: plain arguments in, one function per operation, one table of functions per instruction
+// set. kernels.cpp is compiled once per instruction set; dispatch.cpp chooses a table when the module is loaded.
+//
+// Every kernel reduces in an order that depends only on the weights and on absolute token positions: never on
+// the number of tokens in the step, on the threads, or on the block size. Results are bit-exact under all of them.
+#pragma once
+
+#include <cstdint>
+
+#include "team.hpp"
+
+namespace octavo {
+
+enum class Encoding : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1 };
+enum class KVDtype : int { BF16, F32 };
+
+// A row-major float32 matrix whose row count is the step's.
+struct Rows {
+    float* data;
+    int64_t width;
+    float* row(int64_t i) const { return data + i * width; }
+};
+
+struct BlockTable {
+    const int32_t* data;
+    int64_t stride;  // entries per row
+};
+
+// One step; see octavo/attention/plan.py for the meaning of each array.
+struct StepView {
+    int num_tokens, num_rows, num_logits;
+    const int32_t *token_ids, *positions, *rows, *query_start, *context_len, *logit_tokens;
+    const BlockTable* tables;
+};
+
+struct TileAddress {
+    int32_t table;
+    int64_t offset;
+};
+
+// One layer's window on the arena; see octavo/storage/layout.py for the packing of a tile.
+struct LayerWindow {
+    uint8_t* arena;
+    int64_t frame_bytes;
+    int num_kv_heads, head_dim, block_size;
+    KVDtype dtype;
+    const TileAddress *k_tiles, *v_tiles;  // [num_kv_heads]
+};
+
+struct EmbedArgs {
+    Encoding encoding;
+    const uint8_t* table;  // row-major, as in the file
+    int64_t row_bytes;
+    Rows out;
+};
+
+struct NormArgs {
+    Rows in, out;
+    const float* weight;
+    float eps;
+};
+
+struct HeadNormArgs {
+    Rows in, out;  // out may be in
+    const float* weight;
+    float eps;
+    int first_head, num_heads, head_dim;
+};
+
+struct PackedLinear;  // linear.hpp
+
+struct LinearArgs {
+    const PackedLinear* weight;
+    Rows in, out;
+    const float* residual;  // same shape as out, or null
+    int num_rows;
+    bool quantize_input;  // int8 per 32 where the weight is int4 or int8
+    uint8_t* scratch;     // linear_scratch_bytes(...)
+};
+
+struct RopeWriteArgs {
+    LayerWindow window;
+    Rows qkv, q_out;
+    const float *cos, *sin;  // [max positions, rotary_dim / 2]
+    int num_heads, rotary_dim;
+};
+
+class AttentionPlan;  // attention_plan.hpp: work items of one step, and scratch for partial results
+
+struct AttentionArgs {
+    LayerWindow window;
+    Rows q, out;
+    int num_heads;
+    int sliding_window;  // tokens, or 0
+    float scale;
+    AttentionPlan* plan;
+};
+
+struct SiluMulArgs {
+    Rows gate_up, out;
+};
+
+struct Kernels {
+    const char* isa;
+    void (*embed)(const EmbedArgs&, const StepView&, Worker&);
+    void (*rms_norm)(const NormArgs&, int num_rows, Worker&);
+    void (*head_norm)(const HeadNormArgs&, int num_rows, Worker&);
+    void (*linear)(const LinearArgs&, Worker&);
+    void (*rope_and_write)(const RopeWriteArgs&, const StepView&, Worker&);
+    void (*paged_attention)(const AttentionArgs&, const StepView&, Worker&);
+    void (*silu_mul)(const SiluMulArgs&, int num_rows, Worker&);
+};
+
+// Tables of the instruction sets that are compiled in and that this CPU has, best first.
+const Kernels* const* available_kernels(int* count);
+
+// The table in use; OCTAVO_ISA in the environment names a lower one. Throws std::runtime_error on an unknown name.
+const Kernels& kernels();
+
+}  // namespace octavo

@@ -1,0 +1,46 @@
+"""Bytes as people write them: ``"4GiB"`` to an integer and back."""
+
+import re
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kib": 1 << 10,
+    "kb": 10**3,
+    "m": 1 << 20,
+    "mib": 1 << 20,
+    "mb": 10**6,
+    "g": 1 << 30,
+    "gib": 1 << 30,
+    "gb": 10**9,
+    "t": 1 << 40,
+    "tib": 1 << 40,
+    "tb": 10**12,
+}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")
+
+
+def parse_bytes(value: int | str) -> int:
+    """Turn ``4294967296``, ``"4GiB"`` or ``"512 MB"`` into a number of bytes.
+
+    Raises:
+        ValueError: the text is not a number followed by a known unit, or the value is negative.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f"a number of bytes cannot be negative, got {value}")
+        return value
+    match = _PATTERN.match(value) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in _FACTORS:
+        raise ValueError(f"not a size in bytes: {value!r}; write for example '4GiB', '512MiB' or 1073741824")
+    return int(float(match[1]) * _FACTORS[match[2].lower()])
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Turn a number of bytes into text with a binary unit, such as ``"3.5 GiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(num_bytes) < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} TiB"
