@@ -1,0 +1,50 @@
+# Everything starts here: `make demo`, `make test`, `make lint`, `make bench`. No target needs root.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := $(wildcard native/*.hpp native/*.cpp) CMakeLists.txt pyproject.toml
+
+.PHONY: setup demo test lint format bench clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.created:
+	@PYTHON="$(PYTHON)" sh scripts/check_tools.sh
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Editable: Python changes are live; a change under native/ rebuilds the extension incrementally.
+$(VENV)/.installed: $(VENV)/.created $(NATIVE)
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror native/*.hpp native/*.cpp
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i native/*.hpp native/*.cpp
+
+bench: setup
+	$(BIN)/octavo bench paging
+
+clean:
+	rm -rf $(VENV) build dist
