@@ -619,7 +619,7 @@ SAFETENSORS_REPO = {
     "consolidated.safetensors": b"not wanted",
     "model-00001-of-00002.safetensors": CONTENT,
     "model-00002-of-00002.safetensors": CONTENT[::-1],
-    "model.safetensors.index.json": b"{}",
+    "model.safetensors.index.json": b'{"weight_map": {}}',
 }
 GGUF_REPO = {
     "README.md": b"# A model",
