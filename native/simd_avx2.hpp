@@ -14,6 +14,8 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
+constexpr bool kHasBf16Dot = false;
+constexpr int kNumVectors = 8;  // that the registers hold
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -153,6 +155,25 @@ OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
 }
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
+}
+
+OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return splat(bytes);
+}
+OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
+    int64_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return {_mm256_set1_epi64x(bytes), _mm256_set1_epi64x(bytes)};
+}
+OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
+    // hadd works within halves of a register: its 64-bit pairs come out as 0, 2, 1, 3.
+    const auto add = [](__m256 x, __m256 y) {
+        const __m256i sums = _mm256_castps_si256(_mm256_hadd_ps(x, y));
+        return _mm256_castsi256_ps(_mm256_permute4x64_epi64(sums, 0xd8));
+    };
+    return {add(a.lo, a.hi), add(b.lo, b.hi)};
 }
 
 OCTAVO_INLINE __m256i broadcast_4(const int8_t* p) {

@@ -12,6 +12,8 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = false;
+constexpr bool kHasBf16Dot = false;
+constexpr int kNumVectors = 4;  // that the registers hold
 
 // f of each lane number, as a vector.
 template <class V, class F>
@@ -168,6 +170,21 @@ OCTAVO_INLINE F32x16 load_f16(const void* p) {
             (half[i] & 0x7c00) == 0x7c00 ? uint32_t(magnitude.v[i]) | 0x7f800000 : uint32_t(bits.v[i]);
         return int32_t(number | uint32_t(half[i] & 0x8000) << 16);
     }));
+}
+
+OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return splat(bytes);
+}
+OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
+    int32_t bytes[2];
+    std::memcpy(bytes, p, sizeof bytes);
+    return ints([&](int i) { return bytes[i % 2]; });
+}
+OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
+    return floats(
+        [&](int i) { return i < 8 ? a.v[2 * i] + a.v[2 * i + 1] : b.v[2 * i - 16] + b.v[2 * i - 15]; });
 }
 
 struct Tile4 {

@@ -15,6 +15,8 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
+constexpr bool kHasBf16Dot = false;
+constexpr int kNumVectors = 8;  // that the registers hold
 
 // f of each quarter's number, as a vector.
 template <class F>
@@ -162,6 +164,21 @@ OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
 }
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
+}
+
+OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return splat(bytes);
+}
+OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
+    int64_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return ints([&](int) { return vreinterpretq_s32_s64(vdupq_n_s64(bytes)); });
+}
+OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
+    return {{vpaddq_f32(a.v[0], a.v[1]), vpaddq_f32(a.v[2], a.v[3]), vpaddq_f32(b.v[0], b.v[1]),
+             vpaddq_f32(b.v[2], b.v[3])}};
 }
 
 OCTAVO_INLINE int8x16_t broadcast_4(const int8_t* p) {
