@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from octavo.core.errors import UnsupportedModel
-
 Windows = Literal["none", "all layers", "chosen layers"]
 
 
@@ -60,32 +58,6 @@ FAMILIES = (
         defaults=MappingProxyType({**_QWEN_DEFAULTS, "head_dim": 128}),
     ),
 )
-
-
-def family_of_architecture(architecture: str) -> Family:
-    """The family of config.json's ``architectures`` entry.
-
-    Raises:
-        UnsupportedModel: no such family; lists those there are.
-    """
-    for family in FAMILIES:
-        if family.architecture == architecture:
-            return family
-    known = ", ".join(f.architecture for f in FAMILIES)
-    raise UnsupportedModel(f"architecture {architecture!r} is not supported; supported are {known}")
-
-
-def family_of_name(name: str, key: str) -> Family:
-    """The family of a ``model_type`` or a ``general.architecture``, which is what ``key`` says it is.
-
-    Raises:
-        UnsupportedModel: no such family; lists those there are.
-    """
-    for family in FAMILIES:
-        if family.name == name:
-            return family
-    known = ", ".join(f.name for f in FAMILIES)
-    raise UnsupportedModel(f"{key} {name!r} is not supported; supported are {known}")
 
 
 @dataclass(frozen=True, slots=True)

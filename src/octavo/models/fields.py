@@ -3,10 +3,11 @@
 Every complaint names the file's key and what was found there.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.core.errors import CorruptModel
+from octavo.core.errors import CorruptModel, UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Fields:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(key, "a number")
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             raise self.wrong(key, "finite")
         return float(value)
 
@@ -84,6 +85,11 @@ class Fields:
     def wrong(self, key: str, expected: str) -> CorruptModel:
         """The error for a value that is not what it must be."""
         return CorruptModel(f"{self.source}: {self.prefix}{key} is {self.get(key)!r}; it must be {expected}")
+
+    def unsupported(self, key: str, hint: str = "") -> UnsupportedModel:
+        """The error for a value that Octavo does not run; ``hint`` says what it does run, or what to do."""
+        message = f"{self.source}: {self.prefix}{key} {self.get(key)!r} is not supported"
+        return UnsupportedModel(f"{message}; {hint}" if hint else message)
 
     def _value(self, key: str, default: object) -> object:
         value = self.get(key)

@@ -7,8 +7,8 @@ it says "nothing" (zero, false, empty): what a file asks for is never skipped.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from octavo.core.errors import CorruptModel, UnsupportedModel
-from octavo.models.families import NAMES, family_of_name
+from octavo.core.errors import CorruptModel
+from octavo.models.families import FAMILIES, NAMES
 from octavo.models.fields import Fields
 from octavo.models.rope import attention_factor
 from octavo.models.spec import DecoderSpec, RopeSpec
@@ -51,18 +51,17 @@ READ_KEYS = frozenset(
 
 
 def spec_from_gguf(values: Mapping[str, object], tensors: Mapping[str, WeightTensor]) -> DecoderSpec:
-    """Read a GGUF file's key/values; ``tensors`` tell what they leave out (biases, vocabulary, llama3 scaling).
+    """Read a GGUF file's key/values; ``tensors`` tell what they leave out (biases, vocabulary, llama3).
 
     Raises:
         UnsupportedModel: an architecture, scaling or key Octavo does not run; names it.
         CorruptModel: a key that is missing or makes no sense; names it.
     """
-    architecture = Fields(values, SOURCE).text("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise UnsupportedModel(
-            f"general.architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
-        )
-    family = family_of_name(architecture, "general.architecture")
+    general = Fields(values, SOURCE, "general.")
+    architecture = general.text("architecture")
+    family = next((f for f in FAMILIES if f.name == architecture and f.name in ARCHITECTURES), None)
+    if family is None:
+        raise general.unsupported("architecture", f"supported are {', '.join(ARCHITECTURES)}")
     model = Fields(values, SOURCE, f"{architecture}.")
     _refuse_the_unread(model)
     names = NAMES["gguf"]
@@ -71,11 +70,9 @@ def spec_from_gguf(values: Mapping[str, object], tensors: Mapping[str, WeightTen
     head_dim = model.integer("attention.key_length", hidden_size // num_heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if model.integer(key, head_dim) != head_dim:
-            raise UnsupportedModel(
-                f"{SOURCE}: {architecture}.{key} {model.get(key)} is not supported beside a key length of {head_dim}"
-            )
+            raise model.unsupported(key, f"it must equal the heads' size, {head_dim}")
     if not model.flag("attention.causal", True):
-        raise UnsupportedModel(f"{SOURCE}: {architecture}.attention.causal false is not supported")
+        raise model.unsupported("attention.causal")
     if names.embedding not in tensors:
         raise CorruptModel(f"tensor {names.embedding} is missing")
     num_layers = model.integer("block_count")
@@ -111,9 +108,10 @@ def spec_from_gguf(values: Mapping[str, object], tensors: Mapping[str, WeightTen
 
 
 def _refuse_the_unread(model: Fields) -> None:
-    for key, value in model.values.items():
-        if key.startswith(model.prefix) and key.removeprefix(model.prefix) not in READ_KEYS and value:
-            raise UnsupportedModel(f"{SOURCE}: {key} {value!r} is not supported")
+    for name, value in model.values.items():
+        key = name.removeprefix(model.prefix)
+        if key != name and key not in READ_KEYS and value:
+            raise model.unsupported(key)
 
 
 def _rope(model: Fields, head_dim: int, context_len: int, divisors: WeightTensor | None) -> RopeSpec:
@@ -127,10 +125,10 @@ def _rope(model: Fields, head_dim: int, context_len: int, divisors: WeightTensor
     if factor <= 0:
         raise model.wrong("rope.scaling.factor", "above zero")
     if attn_factor != 1.0 and scaling != "yarn":
-        raise UnsupportedModel(f"{SOURCE}: {model.prefix}rope.scaling.attn_factor {attn_factor} without YaRN")
+        raise model.unsupported("rope.scaling.attn_factor", "it is with rope.scaling.type yarn")
     if divisors is not None:
         if scaling != "none":
-            raise UnsupportedModel(f"tensor {ROPE_FREQS} beside rope.scaling.type {scaling!r} is not supported")
+            raise model.unsupported("rope.scaling.type", f"not beside a tensor {ROPE_FREQS}")
         if divisors.shape != (head_dim // 2,):
             raise CorruptModel(f"tensor {ROPE_FREQS} has shape {divisors.shape}; expected {(head_dim // 2,)}")
         return RopeSpec(theta, head_dim, freq_divisors=tuple(map(float, divisors.dequantize())))
@@ -139,16 +137,14 @@ def _rope(model: Fields, head_dim: int, context_len: int, divisors: WeightTensor
     if scaling == "linear":
         return RopeSpec(theta, head_dim, "linear", factor=factor)
     if scaling != "yarn":
-        raise UnsupportedModel(
-            f"{SOURCE}: {model.prefix}rope.scaling.type {scaling!r} is not supported; supported are none, linear, yarn"
-        )
-    ext_factor = model.number("rope.scaling.yarn_ext_factor", 1.0)
-    if ext_factor not in (1.0, -1.0):  # the share of extrapolation; -1 is llama.cpp's way to say its default, 1
-        raise UnsupportedModel(f"{SOURCE}: {model.prefix}rope.scaling.yarn_ext_factor {ext_factor} is not supported")
+        raise model.unsupported("rope.scaling.type", "supported are none, linear, yarn")
+    # The share of extrapolation; llama.cpp writes its default, 1, as -1.
+    if model.number("rope.scaling.yarn_ext_factor", 1.0) not in (1.0, -1.0):
+        raise model.unsupported("rope.scaling.yarn_ext_factor", "only 1.0 is")
     # Converters write attention_factor of config.json, the whole factor, as yarn_attn_factor.
     whole = model.get("rope.scaling.yarn_attn_factor")
     if whole is not None and attn_factor != 1.0:
-        raise UnsupportedModel(f"{SOURCE}: both attn_factor and yarn_attn_factor in {model.prefix}rope.scaling")
+        raise model.unsupported("rope.scaling.attn_factor", "not beside rope.scaling.yarn_attn_factor")
     rope = RopeSpec(
         theta,
         head_dim,
@@ -161,7 +157,9 @@ def _rope(model: Fields, head_dim: int, context_len: int, divisors: WeightTensor
         mscale=1.0,
         mscale_all_dim=model.number("rope.scaling.yarn_log_multiplier", 0.0),
     )
-    return rope if attn_factor == 1.0 else replace(rope, attention_factor=attention_factor(rope) * attn_factor)
+    return (
+        rope if attn_factor == 1.0 else replace(rope, attention_factor=attention_factor(rope) * attn_factor)
+    )
 
 
 def _windows(model: Fields, num_layers: int, context_len: int) -> tuple[int | None, ...]:
@@ -172,8 +170,5 @@ def _windows(model: Fields, num_layers: int, context_len: int) -> tuple[int | No
     if window >= context_len:
         return ()
     if model.prefix != "llama.":
-        raise UnsupportedModel(
-            f"{SOURCE}: {model.prefix}attention.sliding_window {window} is not supported: the file does not say"
-            " which layers it is for"
-        )
+        raise model.unsupported("attention.sliding_window", "the file does not say which layers it is for")
     return (window,) * num_layers

@@ -6,7 +6,7 @@ What Octavo cannot do is refused by the name of its key; nothing that changes th
 from collections.abc import Mapping
 
 from octavo.core.errors import CorruptModel, UnsupportedModel
-from octavo.models.families import Family, family_of_architecture, family_of_name
+from octavo.models.families import FAMILIES, Family
 from octavo.models.fields import Fields
 from octavo.models.spec import DecoderSpec, RopeSpec
 
@@ -29,7 +29,9 @@ ROPE_KEYS = {
 COMMON_ROPE_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 
-def spec_from_config(values: Mapping[str, object], generation: Mapping[str, object] | None = None) -> DecoderSpec:
+def spec_from_config(
+    values: Mapping[str, object], generation: Mapping[str, object] | None = None
+) -> DecoderSpec:
     """Read a parsed config.json, and generation_config.json if there is one.
 
     Raises:
@@ -77,24 +79,24 @@ def spec_from_config(values: Mapping[str, object], generation: Mapping[str, obje
 def _family(config: Fields) -> Family:
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
-        return family_of_architecture(str(architectures[0]))
-    return family_of_name(config.text("model_type"), "model_type")
+        key, found = "architectures", architectures[0]
+        known = {family.architecture: family for family in FAMILIES}
+    else:
+        key, found = "model_type", config.text("model_type")
+        known = {family.name: family for family in FAMILIES}
+    if found not in known:
+        raise config.unsupported(key, f"supported are {', '.join(known)}")
+    return known[found]
 
 
 def _refuse_the_unsupported(config: Fields) -> None:
-    activation = config.text("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise UnsupportedModel(f"{SOURCE}: hidden_act {activation!r} is not supported, only 'silu'")
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
-        raise UnsupportedModel(
-            f"{SOURCE}: quantization_config with quant_method {method!r} is not supported;"
-            " use an unquantized or a GGUF version of the model"
-        )
+    if config.text("hidden_act", "silu") not in ("silu", "swish"):
+        raise config.unsupported("hidden_act", "only 'silu' is")
+    if config.get("quantization_config"):
+        raise config.unsupported("quantization_config", "use an unquantized or a GGUF version of the model")
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if config.get(key):
-            raise UnsupportedModel(f"{SOURCE}: mixture of experts ({key} {config.get(key)!r}) is not supported")
+            raise config.unsupported(key, "mixture of experts is not")
 
 
 def _rope(config: Fields, head_dim: int, max_positions: int) -> RopeSpec:
@@ -102,17 +104,21 @@ def _rope(config: Fields, head_dim: int, max_positions: int) -> RopeSpec:
     rope = config.section("rope_scaling" if config.get("rope_scaling") else "rope_parameters")
     if any(isinstance(value, Mapping) for value in rope.values.values()):
         layers = ", ".join(rope.values)
-        raise UnsupportedModel(f"{rope.source}: rotary parameters per kind of layer ({layers}) are not supported")
+        raise UnsupportedModel(
+            f"{rope.source}: rotary parameters per kind of layer ({layers}) are not supported"
+        )
     scaling = rope.text("rope_type", rope.text("type", "default"))
     if scaling not in ROPE_KEYS:
         known = ", ".join(ROPE_KEYS)
-        raise UnsupportedModel(f"{rope.source}: rope_type {scaling!r} is not supported; supported are {known}")
+        raise UnsupportedModel(
+            f"{rope.source}: rope_type {scaling!r} is not supported; supported are {known}"
+        )
     for key, value in rope.values.items():
         if value is not None and key not in COMMON_ROPE_KEYS | ROPE_KEYS[scaling]:
-            raise UnsupportedModel(f"{rope.source}: {key} is not supported with rope_type {scaling!r}")
-    partial = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    if partial != 1.0:
-        raise UnsupportedModel(f"{rope.source}: partial_rotary_factor {partial} is not supported, only 1.0")
+            raise rope.unsupported(key, f"rope_type {scaling!r} does not know it")
+    for fields in (config, rope):
+        if fields.number("partial_rotary_factor", 1.0) != 1.0:
+            raise fields.unsupported("partial_rotary_factor", "only 1.0 is")
     if head_dim % 2:
         raise CorruptModel(f"{SOURCE}: head_dim is {head_dim}; rotary embedding needs an even number")
     theta = rope.positive("rope_theta", config.positive("rope_theta", 10000.0))
@@ -164,10 +170,12 @@ def _windows(config: Fields, family: Family, num_layers: int, context_len: int) 
             sliding = [layer >= first for layer in range(num_layers)]
     elif wanted and family.windows == "all layers":
         if layer_types and not all(sliding):
-            raise UnsupportedModel(f"{SOURCE}: layer_types with both kinds of attention in a {family.name} model")
+            raise UnsupportedModel(
+                f"{SOURCE}: layer_types with both kinds of attention in a {family.name} model"
+            )
         sliding = [True] * num_layers
     elif wanted and config.integer("sliding_window") < context_len:
-        raise UnsupportedModel(f"{SOURCE}: sliding_window is not supported in a {family.name} model")
+        raise config.unsupported("sliding_window", f"a {family.name} model has none")
     if not any(sliding):
         return ()
     if not wanted:
@@ -182,7 +190,6 @@ def _layer_types(config: Fields, num_layers: int) -> list[str]:
         return []
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         raise config.wrong("layer_types", f"a list of num_hidden_layers = {num_layers} kinds of attention")
-    for kind in kinds:
-        if kind not in ("full_attention", "sliding_attention"):
-            raise UnsupportedModel(f"{SOURCE}: layer_types {kind!r} is not supported")
+    if not set(kinds) <= {"full_attention", "sliding_attention"}:
+        raise config.unsupported("layer_types", "only full_attention and sliding_attention are")
     return kinds

@@ -64,7 +64,7 @@ def _llama3(rope: RopeSpec, plain: Float64) -> Float64:
     Fast and slow are told by how often a pair turns within the original context.
     """
     turns = rope.original_context * plain / (2 * math.pi)
-    keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    keep: Float64 = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     keep = np.clip(keep, 0.0, 1.0)
     return plain * (keep + (1.0 - keep) / rope.factor)
 
@@ -84,5 +84,5 @@ def _yarn(rope: RopeSpec, plain: Float64) -> Float64:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rope.rotary_dim - 1)
     width = (last - first) or 0.001  # a step instead of a ramp
-    divided = np.clip((np.arange(len(plain)) - first) / width, 0.0, 1.0)
-    return plain * ((1.0 - divided) + divided / rope.factor)
+    divided: Float64 = np.clip((np.arange(len(plain)) - first) / width, 0.0, 1.0)
+    return plain * (1.0 - divided + divided / rope.factor)

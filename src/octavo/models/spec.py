@@ -40,7 +40,7 @@ class DecoderSpec:
 
     Attributes:
         sliding_window: per layer, how many tokens back (itself included) a token sees; None is all.
-        qkv_bias, output_bias, mlp_bias: whether q, k, v / attention output / all three MLP layers have biases.
+        qkv_bias, output_bias, mlp_bias: whether q, k and v, the attention output, the MLP have biases.
         qk_norm: whether q and k get an RMS norm per head.
         eos_token_ids: tokens that end a sequence, from the model's own files.
     """
