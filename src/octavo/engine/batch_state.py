@@ -18,7 +18,8 @@ class BatchState:
     Attributes:
         block_tables: one int32 [R, blocks of max_context tokens] array per KV table; entry [row, i] is the
             frame of logical block i, or 0, the null block.
-        temperature, top_p, min_p: float32 [R]; a temperature of 0 is greedy.
+        temperature: float32 [R]; 0 is greedy.
+        top_p, min_p: float64 [R].
         top_k: int32 [R]; 0 is off.
         seed: uint64 [R].
     """
@@ -29,8 +30,8 @@ class BatchState:
         )
         self.temperature = np.zeros(num_rows, np.float32)
         self.top_k = np.zeros(num_rows, np.int32)
-        self.top_p = np.ones(num_rows, np.float32)
-        self.min_p = np.zeros(num_rows, np.float32)
+        self.top_p = np.ones(num_rows)
+        self.min_p = np.zeros(num_rows)
         self.seed = np.zeros(num_rows, np.uint64)
 
     def apply(self, plan: StepPlan) -> None:
