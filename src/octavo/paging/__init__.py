@@ -1,0 +1,27 @@
+"""The memory policy: where the KV of each token lives, who shares it, what is evicted. Ids only, no bytes.
+
+``KVManager`` is the whole of it for a user; it needs no model and no array library.
+"""
+
+from octavo.paging.explain import PrefixExplanation
+from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepSlots, TableUpdate
+from octavo.paging.groups import GroupSpec
+from octavo.paging.invariants import BrokenInvariant
+from octavo.paging.manager import KVManager
+from octavo.paging.matching import PrefixMatch
+from octavo.paging.stats import GroupStats, PagingStats
+
+__all__ = [
+    "BlockCopy",
+    "BrokenInvariant",
+    "GroupSpec",
+    "GroupStats",
+    "KVManager",
+    "PagingStats",
+    "PrefixExplanation",
+    "PrefixMatch",
+    "SlotGrant",
+    "SlotPlan",
+    "StepSlots",
+    "TableUpdate",
+]

@@ -1,0 +1,54 @@
+"""What goes in and out of planning slots: plain values."""
+
+from typing import NamedTuple
+
+
+class BlockCopy(NamedTuple):
+    """Copy frame ``source`` to frame ``destination`` before the step writes anything."""
+
+    source: int
+    destination: int
+
+
+# (table, index, block_id): logical block ``index`` of block table ``table`` is now frame ``block_id``; 0 is none.
+TableUpdate = tuple[int, int, int]
+
+
+class SlotPlan(NamedTuple):
+    """Slots for the next tokens of one sequence.
+
+    Attributes:
+        num_blocks: frames that committing takes from the pool.
+        fits: whether the pool has them, as things stand.
+    """
+
+    seq_id: int
+    num_tokens: int
+    num_blocks: int
+    fits: bool
+
+
+class SlotGrant(NamedTuple):
+    """What committing a plan changed.
+
+    Attributes:
+        block_updates: every table entry of the sequence that changed since its last commit.
+        copies: copies to run before the step writes; both ends stay pinned until ``complete_copies``.
+    """
+
+    block_updates: list[TableUpdate]
+    copies: list[BlockCopy]
+
+
+class StepSlots(NamedTuple):
+    """Slots for a whole step.
+
+    Attributes:
+        changes: the ``(seq_id, num_tokens)`` whose tables change; the others have their slots already.
+        num_blocks: frames that committing takes from the pool, at most.
+        fits: whether the pool has them, as things stand.
+    """
+
+    changes: list[tuple[int, int]]
+    num_blocks: int
+    fits: bool

@@ -1,0 +1,550 @@
+"""The memory policy as one object: who may write where, who shares what, what is evicted. Ids only.
+
+A sequence is known tokens and, of those, computed ones. ``plan_slots`` says what it takes to write the next
+ones, ``commit`` does it, ``mark_computed`` says they are written. Only then do complete blocks become visible
+to others, by name. A block is written only by a sole owner and only while it has no name; any other writer
+first gets a copy of its own.
+
+Of two sequences that computed the same block at the same time, the first keeps it. The second's table moves
+over to that block in ``mark_computed``, after the step that wrote it; the change is among the updates of its
+next commit.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from math import gcd
+
+from octavo.paging import invariants
+from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block_table import BlockTable, TableCounts
+from octavo.paging.explain import PrefixExplanation
+from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepSlots, TableUpdate
+from octavo.paging.groups import GroupSpec
+from octavo.paging.hashing import HashFunction, content_hash, pack_tokens
+from octavo.paging.matching import PrefixMatch, PrefixMatcher
+from octavo.paging.prefix_index import first_visible
+from octavo.paging.sequence import Sequence
+from octavo.paging.stats import GroupStats, PagingStats
+
+
+class KVManager:
+    """Blocks for sequences, out of one pool.
+
+    Args:
+        num_blocks: frames in the pool, the null block included; ids 1 .. num_blocks - 1 are handed out.
+        groups: the groups of layers. Block tables are numbered through them in order.
+        prefix_cache: let sequences find blocks by content.
+        namespace: what else decides the bytes of a block: model, KV dtype, layout.
+        hash_function: names contents; another one only for tests.
+
+    Raises:
+        ValueError: from any method, for a sequence, block or number that makes no sense; names it.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        groups: Seq[GroupSpec],
+        prefix_cache: bool = True,
+        namespace: str = "",
+        hash_function: HashFunction = content_hash,
+    ) -> None:
+        if not groups:
+            raise ValueError("groups=[]: at least one group of layers is needed")
+        self.groups = tuple(groups)
+        self.pool = BlockPool(num_blocks, self._forget_evicted)
+        self.matcher = PrefixMatcher(
+            self.groups,
+            enabled=prefix_cache,
+            namespace=namespace,
+            unit=gcd(*(spec.block_size for spec in self.groups)),
+            remembered=num_blocks,
+            hash_function=hash_function,
+        )
+        self.counts = tuple(TableCounts() for _ in self.groups)
+        self.total_computed = 0  # over live sequences
+        self.num_copies = 0
+        self._sequences: dict[int, Sequence] = {}
+        self._next_id = 1
+        self._in_flight: dict[BlockCopy, tuple[Block, Block]] = {}
+        self._table_base = [sum(g.num_tables for g in self.groups[:i]) for i in range(len(self.groups))]
+
+    # Sequences
+
+    def match(self, token_ids: Seq[int], *, salt: str = "") -> PrefixMatch:
+        """The longest prefix whose KV is cached, at most all but the last token. Changes nothing."""
+        return self.matcher.match(pack_tokens(token_ids), salt)
+
+    def can_admit(self, match: PrefixMatch, num_tokens: int) -> bool:
+        """Whether a sequence made from ``match`` could get slots for its next ``num_tokens`` tokens now."""
+        match = self.matcher.renew(match)
+        start = match.num_tokens
+        needed = 0
+        for spec, blocks in zip(self.groups, match.blocks, strict=True):
+            size = spec.block_size
+            count = -(-(start + num_tokens) // size) - -(-start // size)
+            idle = sum(block.owners + block.pins == 0 for block in blocks)
+            if start % size and num_tokens and blocks[-1].owners:
+                count += 1  # a block in use that agrees in part is copied; one that nobody uses is taken over
+            needed += (count + idle) * spec.num_tables
+        return needed <= self.pool.num_available
+
+    def create_sequence(
+        self, token_ids: Seq[int], *, salt: str = "", match: PrefixMatch | None = None
+    ) -> int:
+        """A new sequence that holds the blocks of its cached prefix and nothing else.
+
+        Args:
+            match: what ``match`` said of the same tokens and salt, to save looking again.
+        """
+        tokens = pack_tokens(token_ids)
+        if match is None:
+            match = self.matcher.match(tokens, salt)
+        elif match.tokens != tokens or match.salt != salt:
+            raise ValueError(f"match of other tokens or another salt than those of this sequence ({salt!r})")
+        else:
+            match = self.matcher.renew(match)
+        explanation = self.matcher.explain(match)
+        tables = [BlockTable(spec, counts) for spec, counts in zip(self.groups, self.counts, strict=True)]
+        seq = Sequence(
+            seq_id=self._next_id,
+            tokens=tokens,
+            salt=salt,
+            chain=match.chain.copy(),
+            tables=tables,
+            explanation=explanation,
+        )
+        self._next_id += 1
+        self._sequences[seq.seq_id] = seq
+        start = match.num_tokens
+        for group, table in enumerate(tables):
+            table.skip(match.first[group])
+            for block in match.blocks[group]:
+                self.pool.retain(block)
+                seq.changed[group, len(table.blocks)] = None
+                table.push(block)
+            table.num_published = start // table.spec.block_size
+            table.tip = self.matcher.open_tip(group, match)
+        seq.start_at(start)
+        self.total_computed += start
+        self.matcher.query_tokens += len(tokens)
+        self.matcher.hit_tokens += start
+        return seq.seq_id
+
+    def append_tokens(self, seq_id: int, token_ids: Iterable[int]) -> None:
+        """Add known tokens to the end."""
+        self._sequence(seq_id).tokens.extend(token_ids)
+
+    def append_step(self, tokens: Iterable[tuple[int, int]]) -> None:
+        """``append_tokens`` of one token each, for ``(seq_id, token_id)`` pairs."""
+        sequences = self._sequences
+        for seq_id, token_id in tokens:
+            if seq_id not in sequences:
+                self._sequence(seq_id)
+            sequences[seq_id].tokens.append(token_id)
+
+    def fork(self, seq_id: int) -> int:
+        """A second sequence with the same tokens and the same blocks, the unfinished one included.
+
+        Nothing is granted to it; whichever of the two writes to a shared block first gets a copy.
+        """
+        seq = self._sequence(seq_id)
+        tables = [table.copy() for table in seq.tables]
+        twin = Sequence(
+            seq_id=self._next_id,
+            tokens=seq.tokens[:],
+            salt=seq.salt,
+            chain=seq.chain.copy(),
+            tables=tables,
+            explanation=seq.explanation,
+        )
+        self._next_id += 1
+        self._sequences[twin.seq_id] = twin
+        for group, table in enumerate(tables):
+            self.matcher.share_tip(group, table.tip)
+            for index in range(table.first, len(table.blocks)):
+                twin.changed[group, index] = None
+            for block in table.held():
+                self.pool.retain(block)
+        twin.start_at(seq.num_computed)
+        seq.fast_end = seq.num_computed
+        self.total_computed += seq.num_computed
+        return twin.seq_id
+
+    def truncate(self, seq_id: int, num_tokens: int) -> None:
+        """Forget all but the first ``num_tokens`` tokens and let go of the blocks behind them."""
+        seq = self._sequence(seq_id)
+        if not 0 <= num_tokens <= len(seq.tokens):
+            raise ValueError(f"sequence {seq_id}: cannot truncate {len(seq.tokens)} tokens to {num_tokens}")
+        num_computed = min(seq.num_computed, num_tokens)
+        for table in seq.tables:
+            if first_visible(num_computed, table.spec.window) < table.first * table.spec.block_size:
+                raise ValueError(
+                    f"sequence {seq_id}: cannot truncate to {num_tokens} tokens; blocks that its sliding "
+                    f"window of {table.spec.window} would need again were given back"
+                )
+        dropped: list[tuple[int, Block]] = []
+        for group, table in enumerate(seq.tables):
+            size = table.spec.block_size
+            while len(table.blocks) * size >= num_tokens + size:
+                block = table.pop()
+                seq.changed[group, len(table.blocks)] = None
+                if block is not None:
+                    dropped.append((len(table.blocks) * size, block))
+            self.matcher.rewind_tip(group, table, num_tokens // size)
+        self._release(dropped)
+        del seq.tokens[num_tokens:]
+        seq.chain.truncate(num_tokens)
+        self.total_computed -= seq.num_computed - num_computed
+        seq.start_at(num_computed)
+
+    def release_sequence(self, seq_id: int) -> None:
+        """End a sequence: let go of all its blocks, the tail before the head."""
+        seq = self._sequence(seq_id)
+        del self._sequences[seq_id]
+        dropped: list[tuple[int, Block]] = []
+        for group, table in enumerate(seq.tables):
+            while table.blocks:
+                block = table.pop()
+                if block is not None:
+                    dropped.append((len(table.blocks) * table.spec.block_size, block))
+            self.matcher.close_tip(group, table.tip)
+        self._release(dropped)
+        self.total_computed -= seq.num_computed
+
+    # Slots
+
+    def plan_slots(self, seq_id: int, num_tokens: int) -> SlotPlan:
+        """What it takes to write the next ``num_tokens`` known tokens. Changes nothing."""
+        seq = self._sequence(seq_id)
+        self._check_known(seq, num_tokens)
+        if seq.num_computed + num_tokens <= seq.fast_end:
+            return SlotPlan(seq_id, num_tokens, 0, True)
+        needed, given_back, sole = self._needs(seq, num_tokens)
+        available = self.pool.num_available + given_back
+        if needed > available:
+            needed -= sole
+        return SlotPlan(seq_id, num_tokens, needed, needed <= available)
+
+    def commit(self, plan: SlotPlan) -> SlotGrant:
+        """Carry out a plan.
+
+        Raises:
+            OutOfBlocks: it does not fit; nothing is changed.
+        """
+        seq = self._sequence(plan.seq_id)
+        self._check_known(seq, plan.num_tokens)
+        updates: list[TableUpdate] = []
+        copies: list[BlockCopy] = []
+        if seq.num_computed + plan.num_tokens > seq.fast_end:
+            needed, given_back, sole = self._needs(seq, plan.num_tokens)
+            take_over = needed > self.pool.num_available + given_back
+            self.pool.check_available(needed - sole if take_over else needed, also=given_back)
+            self._leave_window(seq)
+            self._grant(seq, plan.num_tokens, copies, take_over=take_over)
+        if seq.changed:
+            updates.extend(self._take_updates(seq))
+        return SlotGrant(updates, copies)
+
+    def plan_step(self, work: Iterable[tuple[int, int]]) -> StepSlots:
+        """``plan_slots`` for a whole step of ``(seq_id, num_tokens)``, cheap where no table changes."""
+        sequences = self._sequences
+        changes = []
+        for item in work:
+            seq_id, num_tokens = item
+            if seq_id not in sequences:
+                self._sequence(seq_id)
+            seq = sequences[seq_id]
+            stop = seq.num_computed + num_tokens
+            if num_tokens < 1 or stop > len(seq.tokens):
+                self._check_known(seq, num_tokens)
+            if stop > seq.fast_end or seq.changed:
+                changes.append(item)
+        needed = given_back = 0
+        for seq_id, num_tokens in changes:
+            need = self._needs(sequences[seq_id], num_tokens)
+            needed += need[0]
+            given_back += need[1]
+        return StepSlots(changes, needed, needed <= self.pool.num_available + given_back)
+
+    def commit_step(self, plan: StepSlots) -> list[tuple[int, SlotGrant]]:
+        """Carry out a step's plan, all of it or nothing; what changed, by sequence.
+
+        Raises:
+            OutOfBlocks: it does not fit; nothing is changed. Fewer sequences, or ``commit`` one by one, may.
+        """
+        needed = given_back = 0
+        for seq_id, num_tokens in plan.changes:
+            seq = self._sequence(seq_id)
+            self._check_known(seq, num_tokens)
+            need = self._needs(seq, num_tokens)
+            needed += need[0]
+            given_back += need[1]
+        self.pool.check_available(needed, also=given_back)
+        for seq_id, _ in plan.changes:
+            self._leave_window(self._sequences[seq_id])
+        grants = []
+        for seq_id, num_tokens in plan.changes:
+            seq = self._sequences[seq_id]
+            copies: list[BlockCopy] = []
+            self._grant(seq, num_tokens, copies, take_over=False)
+            grants.append((seq_id, SlotGrant(self._take_updates(seq), copies)))
+        return grants
+
+    def complete_copies(self, copies: Iterable[BlockCopy | tuple[int, int]]) -> None:
+        """These copies have run: unpin both ends."""
+        for source, destination in copies:
+            ends = self._in_flight.pop(BlockCopy(source, destination), None)
+            if ends is None:
+                raise ValueError(f"no copy from block {source} to block {destination} is in flight")
+            for block in ends:
+                self.pool.unpin(block)
+
+    def mark_computed(self, seq_id: int, num_computed: int) -> None:
+        """The KV of the first ``num_computed`` tokens is written; blocks this completes can be found."""
+        seq = self._sequence(seq_id)
+        if seq.num_computed <= num_computed <= seq.mark_end and num_computed <= len(seq.tokens):
+            self.total_computed += num_computed - seq.num_computed
+            seq.num_computed = num_computed
+        else:
+            self._mark(seq, num_computed)
+
+    def mark_step(self, progress: Iterable[tuple[int, int]]) -> None:
+        """``mark_computed`` for ``(seq_id, num_computed)`` pairs."""
+        sequences = self._sequences
+        total = 0
+        for seq_id, num_computed in progress:
+            if seq_id not in sequences:
+                self._sequence(seq_id)
+            seq = sequences[seq_id]
+            if seq.num_computed <= num_computed <= seq.mark_end and num_computed <= len(seq.tokens):
+                total += num_computed - seq.num_computed
+                seq.num_computed = num_computed
+            else:
+                self.total_computed += total
+                total = 0
+                self._mark(seq, num_computed)
+        self.total_computed += total
+
+    # Reading
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Frames that can be had at once: free ones and those of blocks that nobody holds."""
+        return self.pool.num_available
+
+    def seq_len(self, seq_id: int) -> int:
+        """Number of known tokens."""
+        return len(self._sequence(seq_id).tokens)
+
+    def num_computed(self, seq_id: int) -> int:
+        """Number of leading tokens whose KV is written."""
+        return self._sequence(seq_id).num_computed
+
+    def block_tables(self, seq_id: int) -> list[list[int]]:
+        """The sequence's block ids, one list per table; 0 where a block left the window."""
+        return [
+            [block.frames[column] if block else 0 for block in table.blocks]
+            for table in self._sequence(seq_id).tables
+            for column in range(table.spec.num_tables)
+        ]
+
+    def explain(self, seq_id: int) -> PrefixExplanation:
+        """Why the cached prefix, with which this sequence began, ended where it did."""
+        return self._sequence(seq_id).explanation
+
+    def stats(self) -> PagingStats:
+        """Numbers of this moment; the cost depends on nothing but the number of groups."""
+        pool, matcher = self.pool, self.matcher
+        groups = tuple(
+            GroupStats(
+                block_size=spec.block_size,
+                num_tables=spec.num_tables,
+                table_entries=counts.num_entries,
+                unfilled_tokens=(counts.num_entries + counts.num_given_back) * spec.block_size
+                - self.total_computed,
+                breaks=counts.num_breaks,
+            )
+            for spec, counts in zip(self.groups, self.counts, strict=True)
+        )
+        return PagingStats(
+            total_blocks=pool.num_blocks - 1,
+            free_blocks=pool.num_free,
+            cached_blocks=pool.num_cached,
+            used_blocks=pool.num_owned + pool.num_in_flight,
+            shared_blocks=pool.num_shared,
+            pinned_blocks=pool.num_pinned,
+            sequences=len(self._sequences),
+            query_tokens=matcher.query_tokens,
+            hit_tokens=matcher.hit_tokens,
+            evictions=pool.num_evictions,
+            copies=self.num_copies,
+            collisions=sum(index.num_collisions for index in matcher.indexes),
+            groups=groups,
+        )
+
+    def check_invariants(self) -> None:
+        """Raise BrokenInvariant, naming block and owners, if the books do not balance. Slow."""
+        sequences = self._sequences.values()
+        invariants.check(self.pool, self.matcher, sequences, self._in_flight.values(), self.counts)
+        computed = sum(seq.num_computed for seq in sequences)
+        if computed != self.total_computed:
+            raise invariants.BrokenInvariant(f"total_computed is {self.total_computed}, not {computed}")
+
+    def slots(self, seq_id: int, table: int, start: int, stop: int) -> list[int]:
+        """Slots ``block_id * block_size + offset`` of positions ``start .. stop - 1`` in one table."""
+        ids = self.block_tables(seq_id)[table]
+        group = max(g for g, base in enumerate(self._table_base) if base <= table)
+        size = self.groups[group].block_size
+        if not 0 <= start <= stop <= len(ids) * size:
+            raise ValueError(f"sequence {seq_id}: positions {start}..{stop} are not all in {len(ids)} blocks")
+        if start < stop and not all(ids[start // size : -(-stop // size)]):
+            raise ValueError(f"sequence {seq_id}: positions {start}..{stop} have left the sliding window")
+        return [ids[p // size] * size + p % size for p in range(start, stop)]
+
+    # How it is done
+
+    def _sequence(self, seq_id: int) -> Sequence:
+        seq = self._sequences.get(seq_id)
+        if seq is None:
+            state = "was released" if 0 < seq_id < self._next_id else "never existed"
+            raise ValueError(f"sequence {seq_id} {state}")
+        return seq
+
+    def _check_known(self, seq: Sequence, num_tokens: int) -> None:
+        waiting = len(seq.tokens) - seq.num_computed
+        if not 1 <= num_tokens <= waiting:
+            raise ValueError(
+                f"sequence {seq.seq_id}: slots for {num_tokens} tokens asked, {waiting} are waiting"
+            )
+
+    def _needs(self, seq: Sequence, num_tokens: int) -> tuple[int, int, int]:
+        """Frames needed; frames that leaving the window frees first; frames saved by taking over."""
+        start = seq.num_computed
+        stop = start + num_tokens
+        needed = given_back = sole = 0
+        for table in seq.tables:
+            spec, blocks = table.spec, table.blocks
+            end = -(-stop // spec.block_size)
+            count = max(0, end - len(blocks))
+            for index in range(start // spec.block_size, min(end, len(blocks))):
+                block = blocks[index]
+                assert block is not None
+                if block.owners > 1 or block.node is not None:
+                    count += 1
+                    if block.owners == 1:
+                        sole += spec.num_tables
+            needed += count * spec.num_tables
+            if spec.window is not None:
+                for index in range(table.first, first_visible(start, spec.window) // spec.block_size):
+                    block = blocks[index]
+                    if block is not None and block.owners == 1 and not block.pins:
+                        given_back += spec.num_tables
+        return needed, given_back, sole
+
+    def _grant(self, seq: Sequence, num_tokens: int, copies: list[BlockCopy], *, take_over: bool) -> None:
+        """Make the next tokens writable. The caller has checked that the pool has what this needs."""
+        start = seq.num_computed
+        stop = start + num_tokens
+        pool, changed = self.pool, seq.changed
+        granted = fast_end = 1 << 62
+        for group, table in enumerate(seq.tables):
+            spec, blocks = table.spec, table.blocks
+            size = spec.block_size
+            end = -(-stop // size)
+            for index in range(start // size, min(end, len(blocks))):
+                block = blocks[index]
+                assert block is not None
+                if block.owners == 1 and block.node is None:
+                    continue
+                if take_over and block.owners == 1:
+                    self.matcher.forget(block)
+                    continue
+                fresh = pool.allocate(group, spec.num_tables)
+                if start > index * size:
+                    self._copy(block, fresh, copies)
+                table.replace(index, fresh)
+                pool.release(block)
+                changed[group, index] = None
+            while len(blocks) < end:
+                changed[group, len(blocks)] = None
+                table.push(pool.allocate(group, spec.num_tables))
+            granted = min(granted, end * size)
+            if spec.window is not None:
+                fast_end = min(fast_end, (table.first + 1) * size + spec.window - 1)
+        seq.granted = granted
+        seq.fast_end = min(granted, fast_end)
+        self._set_mark_end(seq)
+
+    def _leave_window(self, seq: Sequence) -> None:
+        for group, table in enumerate(seq.tables):
+            spec = table.spec
+            if spec.window is not None:
+                needed = first_visible(seq.num_computed, spec.window) // spec.block_size
+                while table.first < needed:
+                    seq.changed[group, table.first] = None
+                    self.pool.release(table.pop_first())
+
+    def _copy(self, source: Block, destination: Block, copies: list[BlockCopy]) -> None:
+        for pair in map(BlockCopy, source.frames, destination.frames):
+            self.pool.pin(source)
+            self.pool.pin(destination)
+            self._in_flight[pair] = source, destination
+            copies.append(pair)
+        self.num_copies += len(source.frames)
+
+    def _take_updates(self, seq: Sequence) -> list[TableUpdate]:
+        updates = []
+        for group, index in seq.changed:
+            base, blocks = self._table_base[group], seq.tables[group].blocks
+            block = blocks[index] if index < len(blocks) else None
+            for column in range(self.groups[group].num_tables):
+                updates.append((base + column, index, block.frames[column] if block else 0))
+        seq.changed.clear()
+        return updates
+
+    def _mark(self, seq: Sequence, num_computed: int) -> None:
+        limit = min(seq.granted, len(seq.tokens))
+        if not seq.num_computed <= num_computed <= limit:
+            raise ValueError(
+                f"sequence {seq.seq_id}: num_computed={num_computed} must be from {seq.num_computed} "
+                f"(computed already) to {limit} (known tokens that have slots)"
+            )
+        self.total_computed += num_computed - seq.num_computed
+        seq.num_computed = num_computed
+        if self.matcher.enabled:
+            for group, table in enumerate(seq.tables):
+                self._publish(seq, group, table)
+        self._set_mark_end(seq)
+
+    def _publish(self, seq: Sequence, group: int, table: BlockTable) -> None:
+        """Name the blocks that are complete now, or move over to those that had the name first."""
+        size = table.spec.block_size
+        complete = seq.num_computed // size
+        for index in range(table.num_published, complete):
+            block = table.blocks[index]
+            assert block is not None
+            known = self.matcher.publish(group, table, seq.chain, seq.tokens, block)
+            if known is not block:
+                self.pool.retain(known)
+                table.replace(index, known)
+                seq.changed[group, index] = None
+                self.pool.release(block)
+
+    def _set_mark_end(self, seq: Sequence) -> None:
+        end = seq.granted
+        if self.matcher.enabled:
+            for table in seq.tables:
+                end = min(end, (table.num_published + 1) * table.spec.block_size - 1)
+        seq.mark_end = end
+
+    def _release(self, dropped: list[tuple[int, Block]]) -> None:
+        """Let go of blocks, those at the highest positions first, whatever their group."""
+        if len(self.groups) > 1:
+            dropped.sort(key=lambda item: item[0], reverse=True)
+        for _, block in dropped:
+            self.pool.release(block)
+
+    def _forget_evicted(self, block: Block) -> None:
+        self.matcher.forget(block, evicted=True)
