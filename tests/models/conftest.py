@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import tiny
+
 from octavo.backends.base import Backend
 from octavo.backends.oracle import OracleBackend
 

@@ -6,8 +6,9 @@ import pytest
 import tiny
 from gguf_files import Type, deinterleave, interleave, write
 from harness import PagedModel
-from octavo.models.loading import load_model
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from octavo.models.loading import load_model
 
 TOLERANCE = 1e-4
 PROMPTS = tiny.prompts(1, 9, 50)
@@ -53,14 +54,16 @@ def test_mixed_types_in_one_fused_layer(backend, tmp_path):
 
 
 def test_k_quants(backend, tmp_path):
-    """The gguf library cannot make Q6_K blocks, so the weights are random blocks: what they say is what counts."""
+    """The gguf library cannot make Q6_K blocks, so the weights are random ones."""
     random = np.random.default_rng(1)
 
     def encode(rows, kind):
         if kind != Type.Q6_K:
             return gguf.quantize(rows, kind)
         blocks = random.integers(0, 256, (rows.shape[0], rows.shape[1] // 256, 210)).astype(np.uint8)
-        blocks[..., 192:208] = random.integers(-40, 40, blocks[..., 192:208].shape).astype(np.int8).view(np.uint8)
+        blocks[..., 192:208] = (
+            random.integers(-40, 40, blocks[..., 192:208].shape).astype(np.int8).view(np.uint8)
+        )
         blocks[..., 208:] = np.frombuffer(np.float16(1e-4).tobytes(), np.uint8)
         return blocks.reshape(rows.shape[0], -1)
 
@@ -96,7 +99,7 @@ def test_window_of_a_mistral_file(backend, tmp_path):
 
 
 def test_rows_are_reordered_without_loss(tmp_path):
-    """q and k of a llama file come back bit for bit in the order of half rotation; v and qwen's are untouched."""
+    """q and k of a llama file come back bit for bit in the order of half rotation; others stay."""
     reference = tiny.make("llama")
     path = write(reference, tmp_path / "llama.gguf", matrix_type=lambda _: Type.Q4_0)
     model = load_model(path)

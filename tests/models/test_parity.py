@@ -8,10 +8,11 @@ import pytest
 import tiny
 import torch
 from harness import PagedModel
+from transformers import AutoModelForCausalLM
+
 from octavo.backends.oracle import OracleBackend
 from octavo.models.loading import LoadedModel, load_model
 from octavo.models.spec import DecoderSpec, RopeSpec
-from transformers import AutoModelForCausalLM
 
 BLOCK_SIZE = 8
 TOLERANCE = 1e-4

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from octavo.models.hf_config import spec_from_config
 from octavo.models.rope import attention_factor, inverse_frequencies, rope_tables
 from octavo.models.spec import RopeSpec
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 YARN = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096}
 PARAMETERS = [
@@ -55,9 +56,7 @@ def test_scaled_frequencies_equal_transformers(parameters, theta, head_dim):
 
 
 def test_plain_frequencies():
-    np.testing.assert_allclose(
-        inverse_frequencies(RopeSpec(10000.0, 8)), [1.0, 0.1, 0.01, 0.001], rtol=1e-14
-    )
+    np.testing.assert_allclose(inverse_frequencies(RopeSpec(10000.0, 8)), [1.0, 0.1, 0.01, 0.001], rtol=1e-14)
     reference = tiny.make("llama").model.rotary_emb.inv_freq
     np.testing.assert_allclose(inverse_frequencies(RopeSpec(10000.0, 16)), reference, rtol=1e-6)
 

@@ -76,9 +76,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama-wide": lambda: _llama(hidden_size=256, intermediate_size=256, num_hidden_layers=1, head_dim=64),
     "qwen2": lambda: _qwen2(),
     "qwen2-tied": lambda: _qwen2(tie_word_embeddings=True),
-    "qwen2-some-layers-slide": lambda: _qwen2(
-        use_sliding_window=True, sliding_window=9, max_window_layers=1
-    ),
+    "qwen2-some-layers-slide": lambda: _qwen2(use_sliding_window=True, sliding_window=9, max_window_layers=1),
     "qwen3": lambda: _qwen3(head_dim=32),
     "qwen3-tied-biases": lambda: _qwen3(head_dim=48, attention_bias=True, tie_word_embeddings=True),
     "mistral": lambda: _mistral(sliding_window=7, num_key_value_heads=1),
