@@ -68,6 +68,9 @@ def spec_from_gguf(values: Mapping[str, object], tensors: Mapping[str, WeightTen
     num_heads = model.integer("attention.head_count")
     hidden_size = model.integer("embedding_length")
     head_dim = model.integer("attention.key_length", hidden_size // num_heads)
+    num_kv_heads = model.integer("attention.head_count_kv", num_heads)
+    if num_heads % num_kv_heads:
+        raise model.wrong("attention.head_count_kv", f"a divisor of attention.head_count, {num_heads}")
     for key in ("attention.value_length", "rope.dimension_count"):
         if model.integer(key, head_dim) != head_dim:
             raise model.unsupported(key, f"it must equal the heads' size, {head_dim}")
@@ -88,7 +91,7 @@ def spec_from_gguf(values: Mapping[str, object], tensors: Mapping[str, WeightTen
         hidden_size=hidden_size,
         intermediate_size=model.integer("feed_forward_length"),
         num_heads=num_heads,
-        num_kv_heads=model.integer("attention.head_count_kv", num_heads),
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=tensors[names.embedding].shape[0],
         context_len=context_len,

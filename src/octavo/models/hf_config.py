@@ -44,6 +44,9 @@ def spec_from_config(
     num_heads = config.integer("num_attention_heads")
     hidden_size = config.integer("hidden_size")
     head_dim = config.integer("head_dim", hidden_size // num_heads)
+    num_kv_heads = config.integer("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
     num_layers = config.integer("num_hidden_layers")
     max_positions = config.integer("max_position_embeddings")
     rope = _rope(config, head_dim, max_positions)
@@ -59,7 +62,7 @@ def spec_from_config(
         hidden_size=hidden_size,
         intermediate_size=config.integer("intermediate_size"),
         num_heads=num_heads,
-        num_kv_heads=config.integer("num_key_value_heads", num_heads),
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=config.integer("vocab_size"),
         context_len=context_len,

@@ -1,8 +1,8 @@
 """Models as Hugging Face keeps them: config.json and one or more safetensors files, memory-mapped.
 
 A safetensors file is an 8-byte little-endian length, a JSON header of that length, and the tensors' bytes.
-The header is parsed here because the format's own NumPy interface has no bfloat16. The checks are those of the
-format's reference implementation: every byte belongs to exactly one tensor.
+The header is parsed here because the format's own NumPy interface has no bfloat16. The checks are those of
+the format's reference implementation: every byte belongs to exactly one tensor.
 """
 
 import json
@@ -39,7 +39,7 @@ def open_safetensors(directory: Path) -> Checkpoint:
 
     Raises:
         ModelNotFound: a file that must be there is not.
-        CorruptModel: a file is truncated or inconsistent, or a shard or tensor that the index names is missing.
+        CorruptModel: a file is truncated or inconsistent, or lacks a shard or tensor that the index names.
     """
     metadata = _read_json(directory / "config.json")
     index_path = directory / INDEX_NAME
@@ -89,10 +89,11 @@ def _open_shards(directory: Path, index: Mapping[str, object]) -> dict[str, Stor
 
 def _open_file(path: Path) -> dict[str, StoredTensor]:
     buffer = map_file(path)
-    file_bytes = np.frombuffer(buffer, np.uint8)
-    header_bytes = int.from_bytes(buffer[:8], "little") if len(buffer) >= 8 else -1
+    if len(buffer) < 8:
+        _fail(path, f"the file is only {len(buffer)} bytes long")
+    header_bytes = int.from_bytes(buffer[:8], "little")
     data_start = 8 + header_bytes
-    if header_bytes < 2 or header_bytes > _MAX_HEADER_BYTES or data_start > len(buffer):
+    if header_bytes > _MAX_HEADER_BYTES or data_start > len(buffer):
         _fail(
             path,
             f"the header is said to be {header_bytes:,} bytes long; the file has {len(buffer):,} "
@@ -100,7 +101,7 @@ def _open_file(path: Path) -> dict[str, StoredTensor]:
         )
     header = _parse_json(path, buffer[8:data_start])
     header.pop("__metadata__", None)
-    data = file_bytes[data_start:]
+    data = np.frombuffer(buffer, np.uint8)[data_start:]
     spans = sorted(_read_entry(path, name, entry) for name, entry in header.items())
     stored = {}
     previous_stop, previous_name = 0, "the header"
