@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli import options
+from octavo.cli.native import native_isa
 from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
 
@@ -27,7 +28,7 @@ def generate(
         typer.Option(
             "--file",
             "-f",
-            help='JSON lines {"prompt": text or [token ids], "max_tokens": ..., ...}; "-" reads standard input.',
+            help='Lines of JSON: {"prompt": text or token ids, "max_tokens": ..., ...}; "-" is standard input.',
         ),
     ] = None,
     model: options.Model = options.DEFAULT_MODEL,
@@ -67,7 +68,9 @@ def generate(
         jobs += _read_jobs(file, common)
     if not jobs:
         raise typer.BadParameter("give at least one prompt, or --file", param_hint="PROMPTS")
-    with options.load(
+    from octavo.engine.llm import LLM
+
+    with LLM(
         model,
         block_size=block_size,
         kv_memory=kv_memory,
@@ -161,20 +164,18 @@ def _show(
 
 def summary(llm: "LLM", outputs: list["RequestOutput"], elapsed_s: float) -> str:
     """What a run of ``generate`` did, in four lines."""
-    from octavo.engine.kernels_info import native_isa
-
     num_prompt = sum(len(o.prompt_token_ids) for o in outputs)
     num_new = sum(len(c.token_ids) for o in outputs for c in o.outputs)
     ttfts = sorted(o.metrics.ttft_s for o in outputs if o.metrics.ttft_s is not None)
     ttft = f"{1e3 * ttfts[len(ttfts) // 2]:.0f} ms median, {1e3 * ttfts[-1]:.0f} ms worst" if ttfts else "none"
-    used = llm.engine.usage()
+    stats = llm.engine.scheduler.stats()
     return "\n".join(
         (
             f"{len(outputs)} prompts, {num_prompt} prompt tokens, {num_new} new tokens in {elapsed_s:.2f} s: "
             f"{num_new / max(elapsed_s, 1e-9):.1f} tokens/s",
-            f"time to first token: {ttft}",
-            f"KV blocks: {used.peak_blocks} of {llm.capacity.num_blocks:,} used at once, "
-            f"{used.peak_shared_blocks} of them shared by several prompts ({llm.capacity.block_size} tokens each)",
-            f"instruction set: {native_isa() or 'none (NumPy)'}",
+            f"Time to first token: {ttft}",
+            f"KV blocks of {llm.capacity.block_size} tokens: {stats.peak_blocks} used at once of "
+            f"{llm.capacity.num_blocks:,}, {stats.peak_shared_blocks} of them shared by several prompts",
+            f"Instruction set: {native_isa() or 'none, this is NumPy'}",
         )
     )

@@ -1,11 +1,8 @@
-"""Options that several commands share, and how they become an ``LLM``."""
+"""Options that several commands share."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from octavo.engine.llm import LLM
 
 DEFAULT_MODEL = "smollm2"
 
@@ -30,16 +27,3 @@ TopP = Annotated[float, typer.Option(help="Sample among the most likely tokens o
 MinP = Annotated[float, typer.Option(help="Drop tokens below this fraction of the most likely one.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the answer; may be given several times.")]
-
-
-def load(model: str, **settings: Any) -> "LLM":
-    """Load a model, saying so on standard error if a person watches."""
-    from rich.console import Console
-
-    from octavo.engine.llm import LLM
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return LLM(model, **settings)
-    with console.status(f"Loading {model} ..."):
-        return LLM(model, **settings)

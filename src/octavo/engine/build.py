@@ -9,6 +9,7 @@ from octavo.engine.batch_state import BatchState
 from octavo.engine.capacity import KVCapacity, plan_capacity
 from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.machine import available_memory
+from octavo.engine.progress import fetch_bar
 from octavo.engine.runner import Runner
 from octavo.engine.scheduler import Scheduler
 from octavo.models.decoder import Decoder
@@ -43,7 +44,9 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         ModelNotFound, CorruptModel, UnsupportedModel: the model cannot be had or run.
         InvalidConfig: the settings do not fit the model or this machine.
     """
-    loaded = load_model(resolve(model))
+    with fetch_bar() as progress:
+        path = resolve(model, progress=progress)
+    loaded = load_model(path)
     spec = loaded.spec
     tokenizer, chat_template = load_text(loaded.checkpoint)
     dtype: StorageDtype = "float32" if config.kv_dtype == "float32" else "bfloat16"

@@ -1,19 +1,10 @@
-"""What this machine has: memory and cores, as far as this process may use them."""
+"""What memory this machine has, as far as this process may use it."""
 
 import os
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, within its affinity mask and CPU quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
-        cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
 
 
 def total_memory() -> int:

@@ -17,6 +17,7 @@ from octavo.core.errors import InvalidRequest, OutOfBlocks
 from octavo.core.request import FinishReason, Request
 from octavo.engine.step import BlockUpdate, RowOpen, RowWork, StepPlan, StepResult
 from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan
+from octavo.paging.invariants import BrokenInvariant
 from octavo.paging.manager import KVManager
 
 # After so many preemptions a request comes back only when the pool can hold the most that it and everything
@@ -36,12 +37,18 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """Where the requests are, and how often one had to give way."""
+    """Where the requests are, how often one had to give way, and the most that was ever held.
+
+    Attributes:
+        peak_blocks, peak_shared_blocks: blocks held, and held by several requests, in any step so far.
+    """
 
     num_running: int
     num_waiting: int
     num_preemptions: int
     num_steps: int
+    peak_blocks: int
+    peak_shared_blocks: int
 
 
 class Scheduler:
@@ -65,6 +72,8 @@ class Scheduler:
         self._blocked_at = -1  # free blocks when the head of the queue last did not fit
         self._num_preemptions = 0
         self._num_steps = 0
+        self._peak_blocks = 0
+        self._peak_shared_blocks = 0
 
     @property
     def has_work(self) -> bool:
@@ -73,7 +82,14 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Counts at this moment."""
-        return SchedulerStats(len(self._running), len(self._waiting), self._num_preemptions, self._num_steps)
+        return SchedulerStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_preemptions=self._num_preemptions,
+            num_steps=self._num_steps,
+            peak_blocks=self._peak_blocks,
+            peak_shared_blocks=self._peak_shared_blocks,
+        )
 
     # Requests
 
@@ -141,6 +157,9 @@ class Scheduler:
             self._admit(budget)
         plan.closed_rows.extend(self._closed_rows)
         self._closed_rows.clear()
+        pool = self.kv.pool
+        self._peak_blocks = max(self._peak_blocks, pool.num_blocks - 1 - pool.num_available)
+        self._peak_shared_blocks = max(self._peak_shared_blocks, pool.num_shared)
         return plan
 
     def commit(self, result: StepResult) -> list[Request]:
@@ -177,12 +196,13 @@ class Scheduler:
         return [running.request for running in sampling]
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if rows, requests and blocks do not add up."""
-        rows = [running.row for running in self._running.values()]
-        assert len({*rows, *self._free_rows}) == len(rows) + len(self._free_rows), "a row has two owners"
-        if not self._running and self._plan is None:
-            num_held = self.kv.pool.num_blocks - 1 - self.kv.num_free_blocks
-            assert num_held == 0, f"{num_held} blocks are held though nothing runs"
+        """Raise BrokenInvariant if rows, requests and blocks do not add up. Slow."""
+        rows = [running.row for running in self._running.values()] + self._free_rows
+        if len(set(rows)) != len(rows):
+            raise BrokenInvariant(f"a row has two owners: {sorted(rows)}")
+        num_held = self.kv.pool.num_blocks - 1 - self.kv.num_free_blocks
+        if num_held and not self._running:
+            raise BrokenInvariant(f"{num_held} blocks are held though nothing runs")
         self.kv.check_invariants()
 
     # How it is done
