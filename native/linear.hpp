@@ -1,0 +1,13 @@
+// Linear layers. Placeholder.
+#pragma once
+
+#include "kernels.hpp"
+#include "simd.hpp"
+
+namespace octavo {
+namespace {
+
+inline void linear(const LinearArgs&, Worker&) {}
+
+}  // namespace
+}  // namespace octavo
