@@ -1,6 +1,7 @@
 """The ``octavo`` command. Each command has a file of its own; heavy imports wait until one runs."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -40,10 +41,14 @@ def _root(
     pass
 
 
-def main() -> None:
-    """Run the command line; a known error is one line on standard error and exit status 1."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; a known error is one line on standard error and exit status 1.
+
+    Args:
+        arguments: what follows the command's name, or None for those of the process.
+    """
     try:
-        app()
+        app(args=arguments, prog_name="octavo")
     except OctavoError as error:
         print(f"octavo: {error}", file=sys.stderr)
         sys.exit(1)

@@ -1,5 +1,6 @@
 """``octavo chat``: a conversation in the terminal, or line by line from a pipe."""
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +76,8 @@ class Conversation:
     def run(self) -> None:
         """Until ``/exit`` or the end of input."""
         if self._interactive:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  # gives input() line editing and history
             _note("Type a message, or /help.")
         while (line := self._read()) is not None:
             text = line.strip()
