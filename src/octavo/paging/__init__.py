@@ -4,24 +4,27 @@
 """
 
 from octavo.paging.explain import PrefixExplanation
-from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepSlots, TableUpdate
-from octavo.paging.groups import GroupSpec
+from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, TableUpdate
+from octavo.paging.groups import GroupPlan, GroupSpec, LayerGroup, plan_groups
 from octavo.paging.invariants import BrokenInvariant
 from octavo.paging.manager import KVManager
 from octavo.paging.matching import PrefixMatch
-from octavo.paging.stats import GroupStats, PagingStats
+from octavo.paging.stats import Census, GroupStats, PagingStats
 
 __all__ = [
     "BlockCopy",
     "BrokenInvariant",
+    "Census",
+    "GroupPlan",
     "GroupSpec",
     "GroupStats",
     "KVManager",
+    "LayerGroup",
     "PagingStats",
     "PrefixExplanation",
     "PrefixMatch",
     "SlotGrant",
     "SlotPlan",
-    "StepSlots",
     "TableUpdate",
+    "plan_groups",
 ]

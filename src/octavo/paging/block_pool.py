@@ -94,7 +94,8 @@ class BlockPool:
             self.check_available(num_frames)
             while len(free) < num_frames:
                 self._evict(self._queue.newer)
-        block = Block(group, tuple([free.pop() for _ in range(num_frames)]))
+        frames = (free.pop(),) if num_frames == 1 else tuple([free.pop() for _ in range(num_frames)])
+        block = Block(group, frames)
         block.owners = 1
         self.num_owned += num_frames
         return block

@@ -50,11 +50,11 @@ class BlockTable:
 
     def push(self, block: Block) -> None:
         """Add the next block."""
-        counts = self.counts
+        blocks, counts = self.blocks, self.counts
         counts.num_entries += 1
-        if len(self.blocks) > self.first:
-            counts.num_breaks += _is_break(self.blocks[-1], block)
-        self.blocks.append(block)
+        if len(blocks) > self.first:
+            counts.num_breaks += _is_break(blocks[-1], block)
+        blocks.append(block)
 
     def skip(self, count: int) -> None:
         """Begin an empty table with ``count`` blocks that the window no longer sees."""

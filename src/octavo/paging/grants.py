@@ -10,7 +10,7 @@ class BlockCopy(NamedTuple):
     destination: int
 
 
-# (table, index, block_id): logical block ``index`` of block table ``table`` is now frame ``block_id``; 0 is none.
+# (table, index, block_id): logical block ``index`` of table ``table`` is now frame ``block_id``; 0 is none.
 TableUpdate = tuple[int, int, int]
 
 
@@ -38,17 +38,3 @@ class SlotGrant(NamedTuple):
 
     block_updates: list[TableUpdate]
     copies: list[BlockCopy]
-
-
-class StepSlots(NamedTuple):
-    """Slots for a whole step.
-
-    Attributes:
-        changes: the ``(seq_id, num_tokens)`` whose tables change; the others have their slots already.
-        num_blocks: frames that committing takes from the pool, at most.
-        fits: whether the pool has them, as things stand.
-    """
-
-    changes: list[tuple[int, int]]
-    num_blocks: int
-    fits: bool

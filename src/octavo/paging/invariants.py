@@ -57,7 +57,9 @@ def _check_frames(
 ) -> None:
     """Every frame but 0 is in exactly one place."""
     place: dict[int, str] = {0: "the null block"}
-    where: list[tuple[str, tuple[int, ...]]] = [(f"free list entry {i}", (frame,)) for i, frame in enumerate(pool.free_frames())]
+    where: list[tuple[str, tuple[int, ...]]] = [
+        (f"free list entry {i}", (frame,)) for i, frame in enumerate(pool.free_frames())
+    ]
     where += [(f"cached {block!r}", block.frames) for block in cached]
     where += [
         (f"{block!r} of sequences {owners.get(block, [])}", block.frames)

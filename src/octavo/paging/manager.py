@@ -12,19 +12,21 @@ next commit.
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from itertools import repeat
 from math import gcd
 
 from octavo.paging import invariants
 from octavo.paging.block_pool import Block, BlockPool
 from octavo.paging.block_table import BlockTable, TableCounts
 from octavo.paging.explain import PrefixExplanation
-from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepSlots, TableUpdate
+from octavo.paging.granting import SlotGranter
+from octavo.paging.grants import SlotGrant, SlotPlan
 from octavo.paging.groups import GroupSpec
 from octavo.paging.hashing import HashFunction, content_hash, pack_tokens
 from octavo.paging.matching import PrefixMatch, PrefixMatcher
 from octavo.paging.prefix_index import first_visible
 from octavo.paging.sequence import Sequence
-from octavo.paging.stats import GroupStats, PagingStats
+from octavo.paging.stats import Census, GroupStats, PagingStats
 
 
 class KVManager:
@@ -62,13 +64,12 @@ class KVManager:
             remembered=num_blocks,
             hash_function=hash_function,
         )
+        self.granter = SlotGranter(self.groups, self.pool, self.matcher)
+        self._table_groups = [(g, c) for g, spec in enumerate(self.groups) for c in range(spec.num_tables)]
         self.counts = tuple(TableCounts() for _ in self.groups)
         self.total_computed = 0  # over live sequences
-        self.num_copies = 0
         self._sequences: dict[int, Sequence] = {}
         self._next_id = 1
-        self._in_flight: dict[BlockCopy, tuple[Block, Block]] = {}
-        self._table_base = [sum(g.num_tables for g in self.groups[:i]) for i in range(len(self.groups))]
 
     # Sequences
 
@@ -135,14 +136,6 @@ class KVManager:
     def append_tokens(self, seq_id: int, token_ids: Iterable[int]) -> None:
         """Add known tokens to the end."""
         self._sequence(seq_id).tokens.extend(token_ids)
-
-    def append_step(self, tokens: Iterable[tuple[int, int]]) -> None:
-        """``append_tokens`` of one token each, for ``(seq_id, token_id)`` pairs."""
-        sequences = self._sequences
-        for seq_id, token_id in tokens:
-            if seq_id not in sequences:
-                self._sequence(seq_id)
-            sequences[seq_id].tokens.append(token_id)
 
     def fork(self, seq_id: int) -> int:
         """A second sequence with the same tokens and the same blocks, the unfinished one included.
@@ -217,14 +210,13 @@ class KVManager:
 
     def plan_slots(self, seq_id: int, num_tokens: int) -> SlotPlan:
         """What it takes to write the next ``num_tokens`` known tokens. Changes nothing."""
-        seq = self._sequence(seq_id)
-        self._check_known(seq, num_tokens)
+        seq = self._waiting(seq_id, num_tokens)
         if seq.num_computed + num_tokens <= seq.fast_end:
             return SlotPlan(seq_id, num_tokens, 0, True)
-        needed, given_back, sole = self._needs(seq, num_tokens)
+        needed, given_back, saved = self.granter.needs(seq, num_tokens)
         available = self.pool.num_available + given_back
         if needed > available:
-            needed -= sole
+            needed -= saved
         return SlotPlan(seq_id, num_tokens, needed, needed <= available)
 
     def commit(self, plan: SlotPlan) -> SlotGrant:
@@ -233,98 +225,80 @@ class KVManager:
         Raises:
             OutOfBlocks: it does not fit; nothing is changed.
         """
-        seq = self._sequence(plan.seq_id)
-        self._check_known(seq, plan.num_tokens)
-        updates: list[TableUpdate] = []
-        copies: list[BlockCopy] = []
-        if seq.num_computed + plan.num_tokens > seq.fast_end:
-            needed, given_back, sole = self._needs(seq, plan.num_tokens)
-            take_over = needed > self.pool.num_available + given_back
-            self.pool.check_available(needed - sole if take_over else needed, also=given_back)
-            self._leave_window(seq)
-            self._grant(seq, plan.num_tokens, copies, take_over=take_over)
-        if seq.changed:
-            updates.extend(self._take_updates(seq))
-        return SlotGrant(updates, copies)
+        seq = self._waiting(plan.seq_id, plan.num_tokens)
+        if seq.num_computed + plan.num_tokens <= seq.fast_end:
+            return SlotGrant([], [])
+        needed, given_back, saved = self.granter.needs(seq, plan.num_tokens)
+        take_over = needed > self.pool.num_available + given_back
+        self.pool.check_available(needed - saved if take_over else needed, also=given_back)
+        self.granter.leave_window(seq)
+        copies = self.granter.grant(seq, plan.num_tokens, take_over=take_over)
+        return SlotGrant(self.granter.take_updates(seq), copies)
 
-    def plan_step(self, work: Iterable[tuple[int, int]]) -> StepSlots:
-        """``plan_slots`` for a whole step of ``(seq_id, num_tokens)``, cheap where no table changes."""
-        sequences = self._sequences
-        changes = []
-        for item in work:
-            seq_id, num_tokens = item
-            if seq_id not in sequences:
-                self._sequence(seq_id)
-            seq = sequences[seq_id]
-            stop = seq.num_computed + num_tokens
-            if num_tokens < 1 or stop > len(seq.tokens):
-                self._check_known(seq, num_tokens)
-            if stop > seq.fast_end or seq.changed:
-                changes.append(item)
-        needed = given_back = 0
-        for seq_id, num_tokens in changes:
-            need = self._needs(sequences[seq_id], num_tokens)
-            needed += need[0]
-            given_back += need[1]
-        return StepSlots(changes, needed, needed <= self.pool.num_available + given_back)
+    def commit_step(self, work: Iterable[tuple[int, int]]) -> list[tuple[int, SlotGrant]]:
+        """Plan and commit a whole step of ``(seq_id, num_tokens)``, all of it or nothing.
 
-    def commit_step(self, plan: StepSlots) -> list[tuple[int, SlotGrant]]:
-        """Carry out a step's plan, all of it or nothing; what changed, by sequence.
+        Cheap where no table changes; only sequences whose tables change are in the result.
 
         Raises:
-            OutOfBlocks: it does not fit; nothing is changed. Fewer sequences, or ``commit`` one by one, may.
+            OutOfBlocks: it may not fit; nothing is changed. ``commit`` one by one, or without some, may do.
         """
+        sequences, granter = self._sequences, self.granter
+        slow = []
         needed = given_back = 0
-        for seq_id, num_tokens in plan.changes:
-            seq = self._sequence(seq_id)
-            self._check_known(seq, num_tokens)
-            need = self._needs(seq, num_tokens)
-            needed += need[0]
-            given_back += need[1]
+        for seq_id, num_tokens in work:
+            seq = sequences.get(seq_id)
+            if seq is None or num_tokens < 1 or (stop := seq.num_computed + num_tokens) > len(seq.tokens):
+                seq = self._waiting(seq_id, num_tokens)  # raises
+            elif stop > seq.fast_end:
+                slow.append((seq, num_tokens))
+                need = granter.needs(seq, num_tokens)
+                needed += need[0]
+                given_back += need[1]
         self.pool.check_available(needed, also=given_back)
-        for seq_id, _ in plan.changes:
-            self._leave_window(self._sequences[seq_id])
+        for seq, _ in slow:
+            granter.leave_window(seq)
         grants = []
-        for seq_id, num_tokens in plan.changes:
-            seq = self._sequences[seq_id]
-            copies: list[BlockCopy] = []
-            self._grant(seq, num_tokens, copies, take_over=False)
-            grants.append((seq_id, SlotGrant(self._take_updates(seq), copies)))
+        for seq, num_tokens in slow:
+            copies = granter.grant(seq, num_tokens)
+            grants.append((seq.seq_id, SlotGrant(granter.take_updates(seq), copies)))
         return grants
 
-    def complete_copies(self, copies: Iterable[BlockCopy | tuple[int, int]]) -> None:
+    def complete_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """These copies have run: unpin both ends."""
-        for source, destination in copies:
-            ends = self._in_flight.pop(BlockCopy(source, destination), None)
-            if ends is None:
-                raise ValueError(f"no copy from block {source} to block {destination} is in flight")
-            for block in ends:
-                self.pool.unpin(block)
+        self.granter.complete_copies(copies)
 
     def mark_computed(self, seq_id: int, num_computed: int) -> None:
         """The KV of the first ``num_computed`` tokens is written; blocks this completes can be found."""
-        seq = self._sequence(seq_id)
+        seq = self._sequences.get(seq_id) or self._sequence(seq_id)
         if seq.num_computed <= num_computed <= seq.mark_end and num_computed <= len(seq.tokens):
             self.total_computed += num_computed - seq.num_computed
             seq.num_computed = num_computed
         else:
             self._mark(seq, num_computed)
 
-    def mark_step(self, progress: Iterable[tuple[int, int]]) -> None:
-        """``mark_computed`` for ``(seq_id, num_computed)`` pairs."""
+    def advance_step(self, results: Iterable[tuple[int, int, int | None]]) -> None:
+        """``mark_computed`` and ``append_tokens`` for a whole step.
+
+        Args:
+            results: ``(seq_id, num_written, token_id)``: so many more tokens have their KV written, and this
+                token, or None, comes after all known ones.
+        """
         sequences = self._sequences
         total = 0
-        for seq_id, num_computed in progress:
-            if seq_id not in sequences:
-                self._sequence(seq_id)
-            seq = sequences[seq_id]
-            if seq.num_computed <= num_computed <= seq.mark_end and num_computed <= len(seq.tokens):
-                total += num_computed - seq.num_computed
+        for seq_id, num_written, token_id in results:
+            seq = sequences.get(seq_id) or self._sequence(seq_id)
+            tokens = seq.tokens
+            num_computed = seq.num_computed + num_written
+            if num_written >= 0 and num_computed <= seq.mark_end and num_computed <= len(tokens):
+                total += num_written
                 seq.num_computed = num_computed
             else:
                 self.total_computed += total
                 total = 0
                 self._mark(seq, num_computed)
+            if token_id is not None:
+                tokens.append(token_id)
         self.total_computed += total
 
     # Reading
@@ -357,17 +331,6 @@ class KVManager:
     def stats(self) -> PagingStats:
         """Numbers of this moment; the cost depends on nothing but the number of groups."""
         pool, matcher = self.pool, self.matcher
-        groups = tuple(
-            GroupStats(
-                block_size=spec.block_size,
-                num_tables=spec.num_tables,
-                table_entries=counts.num_entries,
-                unfilled_tokens=(counts.num_entries + counts.num_given_back) * spec.block_size
-                - self.total_computed,
-                breaks=counts.num_breaks,
-            )
-            for spec, counts in zip(self.groups, self.counts, strict=True)
-        )
         return PagingStats(
             total_blocks=pool.num_blocks - 1,
             free_blocks=pool.num_free,
@@ -379,29 +342,38 @@ class KVManager:
             query_tokens=matcher.query_tokens,
             hit_tokens=matcher.hit_tokens,
             evictions=pool.num_evictions,
-            copies=self.num_copies,
+            copies=self.granter.num_copies,
             collisions=sum(index.num_collisions for index in matcher.indexes),
-            groups=groups,
+            groups=tuple(map(GroupStats.of, self.groups, self.counts, repeat(self.total_computed))),
         )
+
+    def census(self) -> Census:
+        """Where every block id is; the cost is proportional to the pool and the tables."""
+        tables = {seq_id: seq.tables for seq_id, seq in self._sequences.items()}
+        return Census.take(self.pool, tables, self.granter.in_flight.values())
 
     def check_invariants(self) -> None:
         """Raise BrokenInvariant, naming block and owners, if the books do not balance. Slow."""
         sequences = self._sequences.values()
-        invariants.check(self.pool, self.matcher, sequences, self._in_flight.values(), self.counts)
+        invariants.check(self.pool, self.matcher, sequences, self.granter.in_flight.values(), self.counts)
         computed = sum(seq.num_computed for seq in sequences)
         if computed != self.total_computed:
             raise invariants.BrokenInvariant(f"total_computed is {self.total_computed}, not {computed}")
 
     def slots(self, seq_id: int, table: int, start: int, stop: int) -> list[int]:
         """Slots ``block_id * block_size + offset`` of positions ``start .. stop - 1`` in one table."""
-        ids = self.block_tables(seq_id)[table]
-        group = max(g for g, base in enumerate(self._table_base) if base <= table)
-        size = self.groups[group].block_size
-        if not 0 <= start <= stop <= len(ids) * size:
-            raise ValueError(f"sequence {seq_id}: positions {start}..{stop} are not all in {len(ids)} blocks")
-        if start < stop and not all(ids[start // size : -(-stop // size)]):
-            raise ValueError(f"sequence {seq_id}: positions {start}..{stop} have left the sliding window")
-        return [ids[p // size] * size + p % size for p in range(start, stop)]
+        seq = self._sequence(seq_id)
+        if not 0 <= table < len(self._table_groups):
+            raise ValueError(f"table {table}: there are tables 0 to {len(self._table_groups) - 1}")
+        group, column = self._table_groups[table]
+        size, blocks, first = self.groups[group].block_size, seq.tables[group].blocks, seq.tables[group].first
+        if not first * size <= start <= stop <= len(blocks) * size:
+            raise ValueError(
+                f"sequence {seq_id}: positions {start} to {stop} asked of table {table}, which holds "
+                f"{first * size} to {len(blocks) * size}"
+            )
+        frames = [block.frames[column] if block else 0 for block in blocks]
+        return [frames[p // size] * size + p % size for p in range(start, stop)]
 
     # How it is done
 
@@ -412,97 +384,13 @@ class KVManager:
             raise ValueError(f"sequence {seq_id} {state}")
         return seq
 
-    def _check_known(self, seq: Sequence, num_tokens: int) -> None:
+    def _waiting(self, seq_id: int, num_tokens: int) -> Sequence:
+        """The sequence, if that many of its tokens wait to be computed."""
+        seq = self._sequences.get(seq_id) or self._sequence(seq_id)
         waiting = len(seq.tokens) - seq.num_computed
         if not 1 <= num_tokens <= waiting:
-            raise ValueError(
-                f"sequence {seq.seq_id}: slots for {num_tokens} tokens asked, {waiting} are waiting"
-            )
-
-    def _needs(self, seq: Sequence, num_tokens: int) -> tuple[int, int, int]:
-        """Frames needed; frames that leaving the window frees first; frames saved by taking over."""
-        start = seq.num_computed
-        stop = start + num_tokens
-        needed = given_back = sole = 0
-        for table in seq.tables:
-            spec, blocks = table.spec, table.blocks
-            end = -(-stop // spec.block_size)
-            count = max(0, end - len(blocks))
-            for index in range(start // spec.block_size, min(end, len(blocks))):
-                block = blocks[index]
-                assert block is not None
-                if block.owners > 1 or block.node is not None:
-                    count += 1
-                    if block.owners == 1:
-                        sole += spec.num_tables
-            needed += count * spec.num_tables
-            if spec.window is not None:
-                for index in range(table.first, first_visible(start, spec.window) // spec.block_size):
-                    block = blocks[index]
-                    if block is not None and block.owners == 1 and not block.pins:
-                        given_back += spec.num_tables
-        return needed, given_back, sole
-
-    def _grant(self, seq: Sequence, num_tokens: int, copies: list[BlockCopy], *, take_over: bool) -> None:
-        """Make the next tokens writable. The caller has checked that the pool has what this needs."""
-        start = seq.num_computed
-        stop = start + num_tokens
-        pool, changed = self.pool, seq.changed
-        granted = fast_end = 1 << 62
-        for group, table in enumerate(seq.tables):
-            spec, blocks = table.spec, table.blocks
-            size = spec.block_size
-            end = -(-stop // size)
-            for index in range(start // size, min(end, len(blocks))):
-                block = blocks[index]
-                assert block is not None
-                if block.owners == 1 and block.node is None:
-                    continue
-                if take_over and block.owners == 1:
-                    self.matcher.forget(block)
-                    continue
-                fresh = pool.allocate(group, spec.num_tables)
-                if start > index * size:
-                    self._copy(block, fresh, copies)
-                table.replace(index, fresh)
-                pool.release(block)
-                changed[group, index] = None
-            while len(blocks) < end:
-                changed[group, len(blocks)] = None
-                table.push(pool.allocate(group, spec.num_tables))
-            granted = min(granted, end * size)
-            if spec.window is not None:
-                fast_end = min(fast_end, (table.first + 1) * size + spec.window - 1)
-        seq.granted = granted
-        seq.fast_end = min(granted, fast_end)
-        self._set_mark_end(seq)
-
-    def _leave_window(self, seq: Sequence) -> None:
-        for group, table in enumerate(seq.tables):
-            spec = table.spec
-            if spec.window is not None:
-                needed = first_visible(seq.num_computed, spec.window) // spec.block_size
-                while table.first < needed:
-                    seq.changed[group, table.first] = None
-                    self.pool.release(table.pop_first())
-
-    def _copy(self, source: Block, destination: Block, copies: list[BlockCopy]) -> None:
-        for pair in map(BlockCopy, source.frames, destination.frames):
-            self.pool.pin(source)
-            self.pool.pin(destination)
-            self._in_flight[pair] = source, destination
-            copies.append(pair)
-        self.num_copies += len(source.frames)
-
-    def _take_updates(self, seq: Sequence) -> list[TableUpdate]:
-        updates = []
-        for group, index in seq.changed:
-            base, blocks = self._table_base[group], seq.tables[group].blocks
-            block = blocks[index] if index < len(blocks) else None
-            for column in range(self.groups[group].num_tables):
-                updates.append((base + column, index, block.frames[column] if block else 0))
-        seq.changed.clear()
-        return updates
+            raise ValueError(f"sequence {seq_id}: slots for {num_tokens} tokens asked, {waiting} are waiting")
+        return seq
 
     def _mark(self, seq: Sequence, num_computed: int) -> None:
         limit = min(seq.granted, len(seq.tokens))
@@ -513,31 +401,7 @@ class KVManager:
             )
         self.total_computed += num_computed - seq.num_computed
         seq.num_computed = num_computed
-        if self.matcher.enabled:
-            for group, table in enumerate(seq.tables):
-                self._publish(seq, group, table)
-        self._set_mark_end(seq)
-
-    def _publish(self, seq: Sequence, group: int, table: BlockTable) -> None:
-        """Name the blocks that are complete now, or move over to those that had the name first."""
-        size = table.spec.block_size
-        complete = seq.num_computed // size
-        for index in range(table.num_published, complete):
-            block = table.blocks[index]
-            assert block is not None
-            known = self.matcher.publish(group, table, seq.chain, seq.tokens, block)
-            if known is not block:
-                self.pool.retain(known)
-                table.replace(index, known)
-                seq.changed[group, index] = None
-                self.pool.release(block)
-
-    def _set_mark_end(self, seq: Sequence) -> None:
-        end = seq.granted
-        if self.matcher.enabled:
-            for table in seq.tables:
-                end = min(end, (table.num_published + 1) * table.spec.block_size - 1)
-        seq.mark_end = end
+        self.matcher.publish(seq, self.pool)
 
     def _release(self, dropped: list[tuple[int, Block]]) -> None:
         """Let go of blocks, those at the highest positions first, whatever their group."""

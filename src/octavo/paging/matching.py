@@ -4,12 +4,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.paging.block_pool import Block
+from octavo.paging.block_pool import Block, BlockPool
 from octavo.paging.block_table import BlockTable
 from octavo.paging.explain import PrefixExplanation, Reason
 from octavo.paging.groups import GroupSpec
 from octavo.paging.hashing import HashFunction, NameChain, root_name
 from octavo.paging.prefix_index import Node, PrefixIndex, Walk
+from octavo.paging.sequence import Sequence as LiveSequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,21 +109,29 @@ class PrefixMatcher:
                 self.indexes[group].move_tip(table.tip, table.tip.parent)
                 table.tip = table.tip.parent
 
-    def publish(
-        self, group: int, table: BlockTable, chain: NameChain, tokens: "array[int]", block: Block
-    ) -> Block:
-        """Name the table's next block; returns the block that has this content's name, or ``block``."""
-        size = table.spec.block_size
-        start = table.num_published * size
-        table.num_published += 1
-        if table.tip is None:
-            return block
-        index = self.indexes[group]
-        stop = start + size
-        node = index.publish(table.tip, chain.name(tokens, stop), tokens[start:stop].tobytes(), block)
-        index.move_tip(table.tip, node)
-        table.tip = node
-        return block if node is None or node.block is None else node.block
+    def publish(self, seq: LiveSequence, pool: BlockPool) -> None:
+        """Name the blocks that are complete now, or move the tables over to those that had the name first."""
+        tokens = seq.tokens
+        for group, table in enumerate(seq.tables):
+            size = table.spec.block_size
+            start = table.num_published * size
+            while (stop := start + size) <= seq.num_computed and table.tip is not None:
+                block = table.blocks[table.num_published]
+                assert block is not None
+                name = seq.chain.name(tokens, stop)
+                table.tip = self.indexes[group].publish(table.tip, name, tokens[start:stop].tobytes(), block)
+                if table.tip is None:
+                    break
+                known = table.tip.block
+                if known is not None and known is not block:
+                    pool.retain(known)
+                    table.replace(table.num_published, known)
+                    pool.release(block)
+                    seq.changed[group, table.num_published] = None
+                    seq.fast_end = seq.num_computed
+                table.num_published += 1
+                start = stop
+        seq.update_mark_end()
 
     def forget(self, block: Block, *, evicted: bool = False) -> None:
         """Take a block's name away."""

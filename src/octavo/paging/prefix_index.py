@@ -155,24 +155,31 @@ class PrefixIndex:
         return root
 
     def publish(self, parent: Node, name: bytes, tokens: Tokens, block: Block) -> Node | None:
-        """Name ``block``, or find the node that has this content already.
+        """Name ``block``, or find the node that has this content already; the caller's tip moves there.
 
         Returns:
-            The content's node; its block is another one if that was first. None if the name collides.
+            The content's node; its block is another one if that was first. None if the name collides: the
+            caller, which cannot name what comes after either, then stands nowhere.
         """
         node = self._nodes.get(name)
         if node is None:
             node = self._nodes[name] = Node(name, parent, tokens)
-            insort(parent.children, node, key=_tokens_of)
+            if parent.children:
+                insort(parent.children, node, key=_tokens_of)
+            else:
+                parent.children.append(node)
             if parent.parent is None:
                 self._first_blocks[tokens] = self._first_blocks.get(tokens, 0) + 1
         elif node.parent is not parent or node.tokens != tokens:
             self.num_collisions += 1
+            self.move_tip(parent, None)
             return None
         if node.block is None:
             node.block = block
             block.node = node
             self.version += 1
+        node.num_tips += 1
+        parent.num_tips -= 1
         return node
 
     def forget(self, block: Block, *, evicted: bool = False) -> None:

@@ -12,11 +12,12 @@ class Sequence:
 
     Attributes:
         tokens: known token ids.
-        num_computed: leading tokens whose KV is written.
-        granted: positions below may be written by this sequence.
-        fast_end: positions below can be written without any change of tables.
-        mark_end: up to here, more computed tokens complete no block.
         explanation: why its cached prefix ended where it did.
+        num_computed: leading tokens whose KV is written.
+        granted: positions from ``num_computed`` to here may be written by this sequence.
+        fast_end: positions below can be granted without looking at any table, and nothing is in ``changed``
+            while this is beyond ``num_computed``.
+        mark_end: up to here, more computed tokens complete no block.
         changed: table entries ``(group, index)`` that changed since the last commit.
     """
 
@@ -49,13 +50,19 @@ class Sequence:
         self.salt = salt
         self.chain = chain
         self.tables = tables
-        self.num_computed = 0
-        self.granted = 0
-        self.fast_end = 0
-        self.mark_end = 0
-        self.changed: dict[tuple[int, int], None] = {}
         self.explanation = explanation
+        self.changed: dict[tuple[int, int], None] = {}
+        self.start_at(0)
 
     def start_at(self, num_computed: int) -> None:
         """Begin, or begin anew, with nothing granted beyond the computed tokens."""
         self.num_computed = self.granted = self.fast_end = self.mark_end = num_computed
+
+    def update_mark_end(self) -> None:
+        """Find how far the sequence may come before a block becomes complete and can be published."""
+        end = self.granted
+        for table in self.tables:
+            if table.tip is not None:
+                last = (table.num_published + 1) * table.spec.block_size - 1
+                end = min(end, last)
+        self.mark_end = end

@@ -1,6 +1,11 @@
 """What the memory is used for: numbers at any time, from counters that every operation keeps up to date."""
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block_table import BlockTable, TableCounts
+from octavo.paging.groups import GroupSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,18 @@ class GroupStats:
     table_entries: int
     unfilled_tokens: int
     breaks: int
+
+    @staticmethod
+    def of(spec: GroupSpec, counts: TableCounts, total_computed: int) -> "GroupStats":
+        """From a group's counters and the computed tokens of all live sequences."""
+        slots = (counts.num_entries + counts.num_given_back) * spec.block_size
+        return GroupStats(
+            block_size=spec.block_size,
+            num_tables=spec.num_tables,
+            table_entries=counts.num_entries,
+            unfilled_tokens=slots - total_computed,
+            breaks=counts.num_breaks,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +99,46 @@ class PagingStats:
     def hit_rate(self) -> float:
         """Fraction of the known tokens of created sequences that came from the cache."""
         return self.hit_tokens / self.query_tokens if self.query_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Where every block id of the pool is.
+
+    Attributes:
+        owners: per live sequence, the block ids in its tables; a shared one appears under each owner.
+        in_flight: held by copies only.
+        cached: held by nobody, but known by name; next to be evicted first.
+        free: next to be handed out first.
+    """
+
+    owners: dict[int, list[int]]
+    in_flight: list[int]
+    cached: list[int]
+    free: list[int]
+
+    @staticmethod
+    def take(
+        pool: BlockPool,
+        tables: Mapping[int, Sequence[BlockTable]],
+        copy_ends: Collection[tuple[Block, Block]],
+    ) -> "Census":
+        """Look at every table and at the pool."""
+        loose = dict.fromkeys(block for ends in copy_ends for block in ends if block.owners == 0)
+        return Census(
+            owners={
+                seq_id: [frame for table in own for block in table.held() for frame in block.frames]
+                for seq_id, own in tables.items()
+            },
+            in_flight=[frame for block in loose for frame in block.frames],
+            cached=[frame for block in pool.cached_blocks() for frame in block.frames],
+            free=pool.free_frames(),
+        )
+
+    def shared(self) -> dict[int, list[int]]:
+        """Block ids in two or more sequences, with their owners."""
+        holders: dict[int, list[int]] = {}
+        for seq_id, block_ids in self.owners.items():
+            for block_id in block_ids:
+                holders.setdefault(block_id, []).append(seq_id)
+        return {block_id: seq_ids for block_id, seq_ids in holders.items() if len(seq_ids) > 1}

@@ -13,7 +13,9 @@ Packing inside a tile ("rows8"), chosen so that kernels need no shuffles and res
     V  [P / u][D][u]  with u = 4 / s           u consecutive tokens of one dim, side by side
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Literal
 
 StorageDtype = Literal["bfloat16", "float32"]
@@ -63,23 +65,65 @@ class KVLayout:
     def name(self) -> str:
         """Identifies the byte layout; part of every content-hash namespace and file header."""
         tables = "-".join(map(str, self.table_block_sizes))
-        return f"{PACKING}/{self.dtype}/L{len(self.layers)}/H{self.num_kv_heads}/D{self.head_dim}/P{tables}"
+        name = f"{PACKING}/{self.dtype}/L{len(self.layers)}/H{self.num_kv_heads}/D{self.head_dim}/P{tables}"
+        if self.num_tables == 1:
+            return name
+        places = blake2b(repr((self.frame_bytes, self.layers)).encode(), digest_size=8).hexdigest()
+        return f"{name}/{places}"
 
     @staticmethod
     def uniform(
         *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: StorageDtype
     ) -> "KVLayout":
         """All layers in one group: one table, K and V of every layer and head in each frame."""
-        tile = block_size * head_dim * DTYPE_BYTES[dtype]
-        windows = []
-        for layer in range(num_layers):
-            base = layer * num_kv_heads * 2 * tile
-            windows.append(
-                LayerWindow(
-                    block_size,
-                    tuple(TileAddress(0, base + h * 2 * tile) for h in range(num_kv_heads)),
-                    tuple(TileAddress(0, base + (h * 2 + 1) * tile) for h in range(num_kv_heads)),
-                )
-            )
-        frame_bytes = num_layers * num_kv_heads * 2 * tile
-        return KVLayout(dtype, num_kv_heads, head_dim, frame_bytes, (block_size,), tuple(windows))
+        num_tiles = num_layers * num_kv_heads * 2
+        return KVLayout.grouped(
+            [(range(num_layers), block_size, num_tiles)],
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            frame_bytes=num_tiles * block_size * head_dim * DTYPE_BYTES[dtype],
+            dtype=dtype,
+        )
+
+    @staticmethod
+    def grouped(
+        groups: Sequence[tuple[Sequence[int], int, int]],
+        *,
+        num_kv_heads: int,
+        head_dim: int,
+        frame_bytes: int,
+        dtype: StorageDtype,
+    ) -> "KVLayout":
+        """Groups of layers, each with its own block size and tables, in frames of equal size.
+
+        A group's tiles follow each other layer by layer, head by head, K before V. The first
+        ``tiles_per_frame`` of them lie in the frames of the group's first table, the next in those of its
+        second, and so on. Tables are numbered through the groups in order.
+
+        Args:
+            groups: ``(layers, block_size, tiles_per_frame)`` of each; every layer is in exactly one.
+
+        Raises:
+            ValueError: a layer is missing or named twice, or the tiles do not fit the frame.
+        """
+        table_block_sizes: list[int] = []
+        windows: dict[int, LayerWindow] = {}
+        for layers, block_size, tiles_per_frame in groups:
+            tile_bytes = block_size * head_dim * DTYPE_BYTES[dtype]
+            if not 1 <= tiles_per_frame <= frame_bytes // tile_bytes:
+                raise ValueError(f"{tiles_per_frame} tiles of {tile_bytes} bytes in a frame of {frame_bytes}")
+            first_table = len(table_block_sizes)
+            tiles = [
+                TileAddress(first_table + i // tiles_per_frame, i % tiles_per_frame * tile_bytes)
+                for i in range(len(layers) * num_kv_heads * 2)
+            ]
+            table_block_sizes += [block_size] * (tiles[-1].table + 1 - first_table)
+            for i, layer in enumerate(layers):
+                own = tiles[i * num_kv_heads * 2 : (i + 1) * num_kv_heads * 2]
+                if layer in windows:
+                    raise ValueError(f"layer {layer} is in two groups")
+                windows[layer] = LayerWindow(block_size, tuple(own[::2]), tuple(own[1::2]))
+        if sorted(windows) != list(range(len(windows))):
+            raise ValueError(f"the groups have layers {sorted(windows)}; each from 0 on is needed once")
+        in_order = tuple(windows[layer] for layer in range(len(windows)))
+        return KVLayout(dtype, num_kv_heads, head_dim, frame_bytes, tuple(table_block_sizes), in_order)
