@@ -77,13 +77,12 @@ class PagedModel:
         return logits
 
     def logits(self, prompts: Sequence[list[int]], chunks: Iterable[int] = (512,)) -> list[FloatArray]:
-        """Logits [n, vocab] of every token of each prompt, all prompts side by side, one row each.
+        """Logits [n, vocab] of every token of each prompt, all side by side; row i goes on with prompt i.
 
         Each row takes its next tokens in chunks of the given sizes, over and over; row i starts with the
         i-th size, so that long and short chunks meet in one step.
         """
         sizes = list(chunks)
-        assert not any(self.context_len), "the rows hold other sequences"
         parts: list[list[FloatArray]] = [[] for _ in prompts]
         pending = {row: _cut(tokens, sizes, row) for row, tokens in enumerate(prompts)}
         while pending := {row: left for row, left in pending.items() if left}:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from octavo.core.errors import CorruptModel
 from octavo.models.families import FAMILIES, NAMES
 from octavo.models.fields import Fields
-from octavo.models.rope import attention_factor
+from octavo.models.rope import attention_factor, stretched_context
 from octavo.models.spec import DecoderSpec, RopeSpec
 from octavo.weights.tensor import WeightTensor
 
@@ -81,8 +81,7 @@ def spec_from_gguf(values: Mapping[str, object], tensors: Mapping[str, WeightTen
     num_layers = model.integer("block_count")
     context_len = model.integer("context_length")
     rope = _rope(model, head_dim, context_len, tensors.get(ROPE_FREQS))
-    stretched = int(rope.original_context * rope.factor) if rope.scaling == "yarn" else 0
-    context_len = max(context_len, stretched)
+    context_len = stretched_context(rope, context_len)
     tokenizer = Fields(values, SOURCE, "tokenizer.ggml.")
     bos = tokenizer.integers("bos_token_id")
     return DecoderSpec(
@@ -160,9 +159,9 @@ def _rope(model: Fields, head_dim: int, context_len: int, divisors: WeightTensor
         mscale=1.0,
         mscale_all_dim=model.number("rope.scaling.yarn_log_multiplier", 0.0),
     )
-    return (
-        rope if attn_factor == 1.0 else replace(rope, attention_factor=attention_factor(rope) * attn_factor)
-    )
+    if attn_factor == 1.0:
+        return rope
+    return replace(rope, attention_factor=attention_factor(rope) * attn_factor)
 
 
 def _windows(model: Fields, num_layers: int, context_len: int) -> tuple[int | None, ...]:

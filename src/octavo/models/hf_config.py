@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from octavo.core.errors import CorruptModel, UnsupportedModel
 from octavo.models.families import FAMILIES, Family
 from octavo.models.fields import Fields
+from octavo.models.rope import stretched_context
 from octavo.models.spec import DecoderSpec, RopeSpec
 
 SOURCE = "config.json"
@@ -50,9 +51,7 @@ def spec_from_config(
     num_layers = config.integer("num_hidden_layers")
     max_positions = config.integer("max_position_embeddings")
     rope = _rope(config, head_dim, max_positions)
-    # A context stretched by YaRN is often left at its original length in max_position_embeddings.
-    stretched = int(rope.original_context * rope.factor) if rope.scaling == "yarn" else 0
-    context_len = max(max_positions, stretched)
+    context_len = stretched_context(rope, max_positions)
     attention_bias = family.attention_bias and config.flag("attention_bias", False)
     generation_eos = Fields(generation or {}, "generation_config.json").integers("eos_token_id")
     bos = config.integers("bos_token_id")
@@ -82,7 +81,7 @@ def spec_from_config(
 def _family(config: Fields) -> Family:
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
-        key, found = "architectures", architectures[0]
+        key, found = "architectures", str(architectures[0])
         known = {family.architecture: family for family in FAMILIES}
     else:
         key, found = "model_type", config.text("model_type")
@@ -106,16 +105,11 @@ def _rope(config: Fields, head_dim: int, max_positions: int) -> RopeSpec:
     """Rotary parameters in the old style (rope_theta, rope_scaling) or the new (rope_parameters)."""
     rope = config.section("rope_scaling" if config.get("rope_scaling") else "rope_parameters")
     if any(isinstance(value, Mapping) for value in rope.values.values()):
-        layers = ", ".join(rope.values)
-        raise UnsupportedModel(
-            f"{rope.source}: rotary parameters per kind of layer ({layers}) are not supported"
-        )
-    scaling = rope.text("rope_type", rope.text("type", "default"))
+        raise UnsupportedModel(f"{rope.source}: parameters per kind of layer are not supported")
+    type_key = "rope_type" if rope.get("rope_type") is not None else "type"
+    scaling = rope.text(type_key, "default")
     if scaling not in ROPE_KEYS:
-        known = ", ".join(ROPE_KEYS)
-        raise UnsupportedModel(
-            f"{rope.source}: rope_type {scaling!r} is not supported; supported are {known}"
-        )
+        raise rope.unsupported(type_key, f"supported are {', '.join(ROPE_KEYS)}")
     for key, value in rope.values.items():
         if value is not None and key not in COMMON_ROPE_KEYS | ROPE_KEYS[scaling]:
             raise rope.unsupported(key, f"rope_type {scaling!r} does not know it")
@@ -173,9 +167,7 @@ def _windows(config: Fields, family: Family, num_layers: int, context_len: int) 
             sliding = [layer >= first for layer in range(num_layers)]
     elif wanted and family.windows == "all layers":
         if layer_types and not all(sliding):
-            raise UnsupportedModel(
-                f"{SOURCE}: layer_types with both kinds of attention in a {family.name} model"
-            )
+            raise config.unsupported("layer_types", f"all layers of a {family.name} model slide")
         sliding = [True] * num_layers
     elif wanted and config.integer("sliding_window") < context_len:
         raise config.unsupported("sliding_window", f"a {family.name} model has none")
@@ -193,6 +185,6 @@ def _layer_types(config: Fields, num_layers: int) -> list[str]:
         return []
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         raise config.wrong("layer_types", f"a list of num_hidden_layers = {num_layers} kinds of attention")
-    if not set(kinds) <= {"full_attention", "sliding_attention"}:
+    if any(kind not in ("full_attention", "sliding_attention") for kind in kinds):
         raise config.unsupported("layer_types", "only full_attention and sliding_attention are")
     return kinds

@@ -54,6 +54,13 @@ def attention_factor(rope: RopeSpec) -> float:
     return _mscale(rope.factor, 1.0)
 
 
+def stretched_context(rope: RopeSpec, context_len: int) -> int:
+    """The context in tokens; files that ask for YaRN often leave it at its length before stretching."""
+    return (
+        max(context_len, int(rope.original_context * rope.factor)) if rope.scaling == "yarn" else context_len
+    )
+
+
 def _mscale(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
