@@ -110,7 +110,10 @@ def test_unusable_logits_fail_one_request_only():
     def poison(inputs, logits):
         for i, token in enumerate(inputs.logit_tokens):
             row = int(np.searchsorted(inputs.query_start, token, side="right")) - 1
-            if inputs.context_len[row] + inputs.query_start[row + 1] - inputs.query_start[row] == 13 and row == 1:
+            if (
+                inputs.context_len[row] + inputs.query_start[row + 1] - inputs.query_start[row] == 13
+                and row == 1
+            ):
                 logits[i, 5] = np.nan
 
     toy = ToyEngine(hook=poison)

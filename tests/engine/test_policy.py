@@ -113,7 +113,9 @@ def test_long_prompt_does_not_stop_running_requests():
 
 def test_more_running_requests_than_budget_starve_no_one():
     toy = ToyEngine(max_num_seqs=16, max_step_tokens=3)
-    generations = [toy.submit([i, i + 1, i + 2, i + 3, i + 4], max_tokens=12, ignore_eos=True) for i in range(8)]
+    generations = [
+        toy.submit([i, i + 1, i + 2, i + 3, i + 4], max_tokens=12, ignore_eos=True) for i in range(8)
+    ]
     finished: list[int] = []
     while toy.engine.has_work:
         toy.step()
@@ -186,7 +188,9 @@ def test_context_end_finishes_with_length():
 
 def test_what_can_never_fit_is_refused_with_the_numbers():
     toy = ToyEngine(num_blocks=5, context_len=100)
-    with pytest.raises(InvalidRequest, match=r"40 prompt tokens and up to 10 new ones need 7 KV blocks, the pool has 4"):
+    with pytest.raises(
+        InvalidRequest, match=r"40 prompt tokens and up to 10 new ones need 7 KV blocks, the pool has 4"
+    ):
         toy.submit([1] * 40, max_tokens=10)
     fits = toy.submit([1] * 23, max_tokens=10, ignore_eos=True)
     assert toy.run(fits) == [expected([1] * 23, 10)]
@@ -237,5 +241,7 @@ def test_seeded_sampling_is_the_same_in_any_company_and_after_preemption():
 
 def test_unseeded_requests_differ():
     toy = ToyEngine()
-    outputs = toy.run(*[toy.submit([1, 2, 3], max_tokens=20, temperature=1.0, ignore_eos=True) for _ in range(5)])
+    outputs = toy.run(
+        *[toy.submit([1, 2, 3], max_tokens=20, temperature=1.0, ignore_eos=True) for _ in range(5)]
+    )
     assert len({tuple(tokens) for tokens in outputs}) == 5

@@ -97,7 +97,9 @@ def test_small_pool_preempts_and_gives_the_same_tokens(smollm2_path, batch):
 
 
 def test_prompt_at_block_edges_cold_and_warm(llm):
-    text = llm.tokenizer.encode("It was the best of times, it was the worst of times, it was the age of wisdom. " * 4)
+    text = llm.tokenizer.encode(
+        "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
+    )
     for length in (1, 15, 16, 17, 31, 32, 33, 64):
         prompt = text[-length:]  # no two begin alike
         params = SamplingParams(max_tokens=4, temperature=0)
@@ -185,7 +187,9 @@ def test_stop_text_is_cut_out(llm):
 def test_context_end(smollm2_path):
     with LLM(smollm2_path, max_context=24, max_num_seqs=2) as llm:
         assert llm.capacity.num_blocks == 4
-        output = llm.generate("Once upon a time", SamplingParams(max_tokens=None, temperature=0, ignore_eos=True))[0]
+        output = llm.generate(
+            "Once upon a time", SamplingParams(max_tokens=None, temperature=0, ignore_eos=True)
+        )[0]
         assert len(output.prompt_token_ids) + len(output.outputs[0].token_ids) == 24
         assert output.outputs[0].finish_reason == "length"
         with pytest.raises(InvalidRequest, match="the prompt has 24 tokens; at most 23 leave room"):
@@ -236,7 +240,11 @@ def test_default_parameters_and_one_per_prompt(llm):
 @pytest.mark.parametrize(
     ("settings", "kind", "message"),
     [
-        ({"kv_memory": "1KiB"}, InvalidConfig, "kv_memory is 1.0 KiB (1024 bytes), but a single block takes 737280"),
+        (
+            {"kv_memory": "1KiB"},
+            InvalidConfig,
+            "kv_memory is 1.0 KiB (1024 bytes), but a single block takes 737280",
+        ),
         ({"kv_memory": "lots"}, InvalidConfig, "kv_memory='lots'"),
         ({"max_context": 10_000}, InvalidConfig, "the model's limit is 8192"),
         ({"block_size": 10}, InvalidConfig, "block_size=10"),

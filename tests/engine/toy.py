@@ -1,8 +1,8 @@
 """An engine whose model is a hash: milliseconds per test, and any paging mistake changes the text.
 
-The toy model keeps the token ids themselves as its "KV". The logits for a position are drawn from a hash of all
-tokens up to it, read back through the block tables; a block that is missing, stale, shared by mistake or copied
-too late gives other tokens.
+The toy model keeps the token ids themselves as its "KV". The logits for a position are drawn from a hash of
+all tokens up to it, read back through the block tables; a block that is missing, stale, shared by mistake or
+copied too late gives other tokens.
 """
 
 import codecs
@@ -35,7 +35,9 @@ class ToyArena:
 
 
 class ToyModel:
-    def __init__(self, arena: ToyArena, *, hook: Callable[[StepInputs, np.ndarray], None] | None = None) -> None:
+    def __init__(
+        self, arena: ToyArena, *, hook: Callable[[StepInputs, np.ndarray], None] | None = None
+    ) -> None:
         self.arena = arena
         self.hook = hook
         self.step_sizes: list[int] = []

@@ -108,7 +108,14 @@ def test_planned_settings_are_refused_by_name(settings):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("4GiB", 4 << 30), ("512 MB", 512_000_000), ("1.5k", 1536), (123, 123), ("77", 77), (" 2 gib ", 2 << 30)],
+    [
+        ("4GiB", 4 << 30),
+        ("512 MB", 512_000_000),
+        ("1.5k", 1536),
+        (123, 123),
+        ("77", 77),
+        (" 2 gib ", 2 << 30),
+    ],
 )
 def test_bytes_are_parsed(text, expected):
     assert parse_bytes(text) == expected

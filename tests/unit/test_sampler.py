@@ -10,7 +10,9 @@ from octavo.engine.step import RowOpen, StepPlan
 def state_for(*params: SamplingParams, seeds: list[int] | None = None) -> BatchState:
     state = BatchState(num_rows=max(1, len(params)), table_block_sizes=[16], max_context=16)
     seeds = seeds or list(range(len(params)))
-    state.apply(StepPlan(opened_rows=[RowOpen(i, p, s) for i, (p, s) in enumerate(zip(params, seeds, strict=True))]))
+    state.apply(
+        StepPlan(opened_rows=[RowOpen(i, p, s) for i, (p, s) in enumerate(zip(params, seeds, strict=True))])
+    )
     return state
 
 
@@ -121,7 +123,9 @@ def test_tokens_without_probability_are_never_drawn():
 
 def test_company_in_the_batch_changes_nothing():
     rng = np.random.default_rng(2)
-    params = [SamplingParams(**SETTINGS[i % len(SETTINGS)]) for i in range(31)] + [SamplingParams(temperature=0)]
+    params = [SamplingParams(**SETTINGS[i % len(SETTINGS)]) for i in range(31)] + [
+        SamplingParams(temperature=0)
+    ]
     logits = rng.normal(0, 3, (32, 1001)).astype(np.float32)
     positions = rng.integers(0, 5000, 32).astype(np.int32)
     state = state_for(*params)

@@ -22,6 +22,7 @@ Ctrl-C  stop the answer"""
 
 
 def chat(
+    *,
     model: options.Model = options.DEFAULT_MODEL,
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens per answer at most.")] = 1024,

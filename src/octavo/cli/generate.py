@@ -22,13 +22,16 @@ _LINE_PARAMS = frozenset(field.name for field in dataclasses.fields(SamplingPara
 
 
 def generate(
-    prompts: Annotated[list[str] | None, typer.Argument(help="Texts to continue.", show_default=False)] = None,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="Texts to continue.", show_default=False)
+    ] = None,
+    *,
     file: Annotated[
         Path | None,
         typer.Option(
             "--file",
             "-f",
-            help='Lines of JSON: {"prompt": text or token ids, "max_tokens": ..., ...}; "-" is standard input.',
+            help='Lines of JSON: {"prompt": text or ids, "max_tokens": ..., ...}; "-" is standard input.',
         ),
     ] = None,
     model: options.Model = options.DEFAULT_MODEL,
@@ -39,9 +42,12 @@ def generate(
     min_p: options.MinP = 0.0,
     seed: options.Seed = None,
     stop: options.Stop = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
+    ] = False,
     chat: Annotated[
-        bool, typer.Option("--chat/--raw", help="Ask each prompt as a user's message, or continue it as it is.")
+        bool,
+        typer.Option("--chat/--raw", help="Ask each prompt as a user's message, or continue it as it is."),
     ] = False,
     block_size: options.BlockSize = 16,
     kv_memory: options.KVMemory = None,
@@ -63,7 +69,9 @@ def generate(
         "stop": stop or (),
         "ignore_eos": ignore_eos,
     }
-    jobs: list[tuple[str | list[int], SamplingParams]] = [(p, SamplingParams(**common)) for p in prompts or ()]
+    jobs: list[tuple[str | list[int], SamplingParams]] = [
+        (p, SamplingParams(**common)) for p in prompts or ()
+    ]
     if file is not None:
         jobs += _read_jobs(file, common)
     if not jobs:
@@ -74,8 +82,8 @@ def generate(
         model,
         block_size=block_size,
         kv_memory=kv_memory,
-        kv_dtype=kv_dtype,
-        activations=activations,
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
+        activations=activations,  # type: ignore[arg-type]
         threads=threads,
         max_num_seqs=max_num_seqs,
         max_context=max_context,
@@ -167,7 +175,9 @@ def summary(llm: "LLM", outputs: list["RequestOutput"], elapsed_s: float) -> str
     num_prompt = sum(len(o.prompt_token_ids) for o in outputs)
     num_new = sum(len(c.token_ids) for o in outputs for c in o.outputs)
     ttfts = sorted(o.metrics.ttft_s for o in outputs if o.metrics.ttft_s is not None)
-    ttft = f"{1e3 * ttfts[len(ttfts) // 2]:.0f} ms median, {1e3 * ttfts[-1]:.0f} ms worst" if ttfts else "none"
+    ttft = (
+        f"{1e3 * ttfts[len(ttfts) // 2]:.0f} ms median, {1e3 * ttfts[-1]:.0f} ms worst" if ttfts else "none"
+    )
     stats = llm.engine.scheduler.stats()
     return "\n".join(
         (

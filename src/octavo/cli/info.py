@@ -31,10 +31,8 @@ def info(
     table.add_row("Instruction set", isa + (f" (also here: {', '.join(others)})" if others else ""))
     table.add_row("CPU", found["machine"])
     table.add_row("Cores", str(found["cores"]))
-    table.add_row(
-        "Memory",
-        f"{format_bytes(found['memory_available_bytes'])} free of {format_bytes(found['memory_total_bytes'])}",
-    )
+    free, total = found["memory_available_bytes"], found["memory_total_bytes"]
+    table.add_row("Memory", f"{format_bytes(free)} free of {format_bytes(total)}")
     table.add_row("Memory bandwidth", f"about {found['bandwidth_gb_s']:.0f} GB/s, reading")
     Console(highlight=False).print(table)
 

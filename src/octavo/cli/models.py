@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True)
 
 Name = Annotated[
-    str, typer.Argument(help="Short name, directory, .gguf file, or Hugging Face repository id.", show_default=False)
+    str,
+    typer.Argument(
+        help="Short name, directory, .gguf file, or Hugging Face repository id.", show_default=False
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -69,7 +72,7 @@ def info(model: Name, as_json: AsJson = False) -> None:
 
 def describe(loaded: "LoadedModel") -> dict[str, Any]:
     """What ``octavo models info`` shows."""
-    from octavo.storage.layout import KVLayout
+    from octavo.storage.layout import DTYPE_BYTES, KVLayout
 
     spec = loaded.spec
     encodings: dict[str, dict[str, int]] = {}
@@ -83,9 +86,9 @@ def describe(loaded: "LoadedModel") -> dict[str, Any]:
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             block_size=16,
-            dtype=dtype,  # type: ignore[arg-type]
+            dtype=dtype,
         )
-        for dtype in ("bfloat16", "float32")
+        for dtype in DTYPE_BYTES
     }
     windows = {spec.window(layer) for layer in range(spec.num_layers)}
     return {

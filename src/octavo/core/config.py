@@ -57,7 +57,8 @@ class EngineConfig:
                 self._check_positive(name)
         if self.block_size % 8 or not MIN_BLOCK_SIZE <= self.block_size <= MAX_BLOCK_SIZE:
             raise InvalidConfig(
-                f"block_size={self.block_size}: must be a multiple of 8 from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
+                f"block_size={self.block_size}: must be a multiple of 8 "
+                f"from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
             )
         self._check_choice("kv_dtype", get_args(KVDtype), _PLANNED_KV_DTYPES)
         self._check_choice("activations", get_args(Activations), ())

@@ -80,7 +80,9 @@ class SamplingParams:
         for name, neutral in _PLANNED.items():
             value = getattr(self, name)
             if not any(value == ok for ok in neutral):
-                raise NotYetSupported(f"sampling parameter {name}={value!r} is not supported yet; leave it out")
+                raise NotYetSupported(
+                    f"sampling parameter {name}={value!r} is not supported yet; leave it out"
+                )
         self._check_int("max_tokens", "at least 1, or None", lambda v: v >= 1, optional=True)
         self._check_float("temperature", "0 or more", lambda v: v >= 0)
         self._check_int("top_k", "0 (off) or more", lambda v: v >= -1)

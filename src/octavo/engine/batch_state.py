@@ -35,7 +35,7 @@ class BatchState:
         self.seed = np.zeros(num_rows, np.uint64)
 
     def apply(self, plan: StepPlan) -> None:
-        """Write a step's differences: rows that closed, rows that opened, block table entries that changed."""
+        """Write a step's differences: rows closed, rows opened, changed block table entries."""
         for row in plan.closed_rows:
             for table in self.block_tables:
                 table[row] = 0

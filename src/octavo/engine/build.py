@@ -92,7 +92,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
             context_reason=capacity.context_reason,
             eos_token_ids=tuple({*spec.eos_token_ids, *tokenizer.eos_token_ids}),
         ),
-        make_detokenizer=lambda: IncrementalDetokenizer(tokenizer),
+        make_detokenizer=lambda: IncrementalDetokenizer(tokenizer, continuation=True),
     )
     return BuiltEngine(engine, spec, tokenizer, chat_template, capacity)
 

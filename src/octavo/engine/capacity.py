@@ -61,13 +61,15 @@ def plan_capacity(
         available_bytes: memory that is free now, the weights already counted out.
 
     Raises:
-        InvalidConfig: ``max_context`` beyond the model, or memory too small; names bytes needed, had, options.
+        InvalidConfig: ``max_context`` beyond the model, or memory too small: names bytes needed and had.
     """
     size = config.block_size
     context, reason = model_context, "the model's own limit"
     if config.max_context is not None:
         if config.max_context > model_context:
-            raise InvalidConfig(f"max_context={config.max_context}: the model's limit is {model_context} tokens")
+            raise InvalidConfig(
+                f"max_context={config.max_context}: the model's limit is {model_context} tokens"
+            )
         context, reason = config.max_context, "max_context"
     blocks_per_sequence = -(-context // size)
     if config.kv_memory_bytes is not None:
@@ -83,8 +85,8 @@ def plan_capacity(
         goal = f"one sequence of {context} tokens" if config.max_context is not None else "a single block"
         raise InvalidConfig(
             f"{source} is {format_bytes(had)} ({had} bytes), but {goal} takes {needed * block_bytes} bytes: "
-            f"{needed} blocks of {block_bytes} (block 0 is never used). Raise kv_memory, lower max_context or "
-            "block_size, or keep kv_dtype at bfloat16"
+            f"{needed} blocks of {block_bytes} (block 0 is never used). Raise kv_memory, lower max_context "
+            "or block_size, or keep kv_dtype at bfloat16"
         )
     if (num_frames - 1) * size < context:
         context = (num_frames - 1) * size

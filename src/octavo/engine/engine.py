@@ -63,13 +63,14 @@ class Engine:
             if min(ids, default=0) < 0 or max(ids, default=0) >= limits.vocab_size:
                 bad = next(t for t in ids if not 0 <= t < limits.vocab_size)
                 raise InvalidRequest(
-                    f"{name}: token id {bad} is outside the vocabulary, 0 to {limits.vocab_size - 1}", param=name
+                    f"{name}: token id {bad} is outside the vocabulary, 0 to {limits.vocab_size - 1}",
+                    param=name,
                 )
         num_prompt = len(token_ids)
         if num_prompt >= limits.context_len:
             raise InvalidRequest(
-                f"the prompt has {num_prompt} tokens; at most {limits.context_len - 1} leave room for one new token "
-                f"in a context of {limits.context_len} ({limits.context_reason})",
+                f"the prompt has {num_prompt} tokens; at most {limits.context_len - 1} leave room for one new "
+                f"token in a context of {limits.context_len} ({limits.context_reason})",
                 param="prompt",
             )
         max_len = limits.context_len
@@ -108,8 +109,8 @@ class Engine:
         """Run one step; returns the tokens it computed.
 
         Raises:
-            EngineFailed: the step broke; every unfinished request ends with reason "error" and the engine stays
-                down.
+            EngineFailed: the step broke; every unfinished request ends with reason "error" and the engine
+                stays down.
         """
         self._check_alive()
         try:
@@ -169,4 +170,6 @@ class Engine:
 
     def _check_alive(self) -> None:
         if self._failure is not None:
-            raise EngineFailed(f"the engine is down since a step failed: {self._failure!r}") from self._failure
+            raise EngineFailed(
+                f"the engine is down since a step failed: {self._failure!r}"
+            ) from self._failure

@@ -1,6 +1,7 @@
 """``LLM``: a model, ready to generate. The offline interface."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -74,7 +75,7 @@ class LLM:
     """A model with its paged KV cache, generating for many prompts at once.
 
     Args:
-        model: a directory, a ``.gguf`` file, a Hugging Face repository id, or a short name such as ``smollm2``.
+        model: a directory, a ``.gguf`` file, a Hugging Face repository id, or a short name like ``smollm2``.
         block_size: tokens per KV block, a multiple of 8 in 8..128.
         kv_memory: size of the KV pool in bytes or as text such as "4GiB"; None takes a share of what is free.
         kv_dtype: "auto" (bfloat16), "bfloat16" or "float32".
@@ -183,10 +184,11 @@ class LLM:
         """
         items = _as_prompts(prompts)
         params = _per_prompt(sampling_params, len(items))
-        return self._run(
-            [self._prepare(p, s, i) for i, (p, s) in enumerate(zip(items, params, strict=True))],
-            show_progress=progress if use_tqdm is None else use_tqdm,
-        )
+        generations = []
+        for position, (prompt, one) in enumerate(zip(items, params, strict=True)):
+            with _naming_prompt(position):
+                generations.append(self._prepare(prompt, one))
+        return self._run(generations, show_progress=progress if use_tqdm is None else use_tqdm)
 
     def chat(
         self,
@@ -205,14 +207,16 @@ class LLM:
             add_generation_prompt: end the prompt where the assistant begins to speak.
             tools: descriptions of functions, for templates that know them.
         """
-        if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-            raise InvalidRequest("messages must be a non-empty list of messages", param="messages")
+        if not isinstance(messages, (list, tuple)) or not messages:
+            raise InvalidRequest("messages must be a list of messages, not empty", param="messages")
         many = not isinstance(messages[0], Mapping)
         conversations = cast(Sequence[Sequence[Message]], messages if many else [messages])
-        prompts = [
-            self.encode_chat(conversation, add_generation_prompt=add_generation_prompt, tools=tools)
-            for conversation in conversations
-        ]
+        prompts = []
+        for position, conversation in enumerate(conversations):
+            with _naming_prompt(position):
+                prompts.append(
+                    self.encode_chat(conversation, add_generation_prompt=add_generation_prompt, tools=tools)
+                )
         return self.generate(prompts, sampling_params, progress=progress, use_tqdm=use_tqdm)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> TextStream:
@@ -221,7 +225,7 @@ class LLM:
         Raises:
             InvalidRequest: at once, not at the first piece.
         """
-        generation = self._prepare(prompt, sampling_params or SamplingParams(), None)
+        generation = self._prepare(prompt, sampling_params or SamplingParams())
         self.engine.submit(generation)
         return TextStream(self, generation)
 
@@ -257,22 +261,17 @@ class LLM:
             raise OctavoError("this LLM is closed")
         return self._built
 
-    def _prepare(self, prompt: Prompt, params: SamplingParams, position: int | None) -> Generation:
-        try:
-            if not isinstance(params, SamplingParams):
-                raise InvalidRequest(
-                    f"sampling_params must be SamplingParams, not {type(params).__name__}",
-                    param="sampling_params",
-                )
-            if isinstance(prompt, str):
-                if not prompt:
-                    raise InvalidRequest("the prompt is empty: give at least one character", param="prompt")
-                return self.engine.prepare(self.tokenizer.encode(prompt), params, prompt=prompt)
+    def _prepare(self, prompt: Prompt, params: SamplingParams) -> Generation:
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(
+                f"sampling_params must be SamplingParams, not {type(params).__name__}",
+                param="sampling_params",
+            )
+        if not isinstance(prompt, str):
             return self.engine.prepare(_as_token_ids(prompt), params)
-        except InvalidRequest as error:
-            if position is None:
-                raise
-            raise InvalidRequest(f"prompt {position}: {error}", param=error.param) from None
+        if not prompt:
+            raise InvalidRequest("the prompt is empty: give at least one character", param="prompt")
+        return self.engine.prepare(self.tokenizer.encode(prompt), params, prompt=prompt)
 
     def _run(self, generations: list[Generation], *, show_progress: bool) -> list[RequestOutput]:
         try:
@@ -295,6 +294,15 @@ class LLM:
     def _abort(self, generation: Generation) -> None:
         if self._built is not None:
             self._built.engine.abort(generation)
+
+
+@contextmanager
+def _naming_prompt(position: int) -> Iterator[None]:
+    """Say in a refusal which of several prompts it is about."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(f"prompt {position}: {error}", param=error.param) from None
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

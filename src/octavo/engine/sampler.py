@@ -12,8 +12,8 @@ from octavo.engine.batch_state import BatchState
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
-# SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014); the finalizer
-# is variant 13 of Stafford's mixers.
+# SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014); the
+# finalizer is variant 13 of Stafford's mixers.
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -54,7 +54,9 @@ def sample(
     if not np.isfinite(best_logits).all():
         for i in np.flatnonzero(~np.isfinite(best_logits)).tolist():
             tokens[i] = -1
-            failures[i] = f"the model gave no usable logits at position {positions[i]}: largest is {best_logits[i]}"
+            failures[i] = (
+                f"the model gave no usable logits at position {positions[i]}: largest is {best_logits[i]}"
+            )
     temperature = state.temperature[rows]
     if temperature.any():
         numbers = uniform(state.seed[rows], positions)
@@ -75,8 +77,8 @@ def sample(
 def _draw(scores: FloatArray, top_k: int, top_p: float, min_p: float, number: float) -> int:
     """Token at the quantile ``number`` of the filtered distribution of ``scores`` (their largest is 0).
 
-    Filters cut a list in the order of falling probability, then rising id, so that ties at an edge are cut the
-    same way everywhere. Only what may survive them is sorted.
+    Filters cut a list in the order of falling probability, then rising id, so that ties at an edge are cut
+    the same way everywhere. Only what may survive them is sorted.
     """
     weights = np.exp(scores)  # probability relative to the most likely token
     num_tokens = len(weights)

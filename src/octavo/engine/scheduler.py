@@ -1,8 +1,8 @@
 """Which tokens the next step computes: pure policy over requests, block ids and rows.
 
 A request is computed tokens catching up with known tokens, so prefill, decode and resuming after a preemption
-are one thing. One token budget per step pays for a token of every request that decodes, then for chunks of the
-prompts still to be computed, then for new requests from the head of the queue.
+are one thing. One token budget per step pays for a token of every request that decodes, then for chunks of
+the prompts still to be computed, then for new requests from the head of the queue.
 
 When the block pool runs dry, an older request takes the blocks of the latest one: that one loses its row and
 its sequence but keeps its tokens, and heads the queue. Its full blocks keep their names, so resuming finds
@@ -103,8 +103,8 @@ class Scheduler:
         usable = self.kv.pool.num_blocks - 1
         if needed > usable:
             raise InvalidRequest(
-                f"{request.prompt_len} prompt tokens and up to {request.max_len - request.prompt_len} new ones "
-                f"need {needed} KV blocks, the pool has {usable}: "
+                f"{request.prompt_len} prompt tokens and up to {request.max_len - request.prompt_len} new "
+                f"ones need {needed} KV blocks, the pool has {usable}: "
                 "ask for fewer tokens or give the engine more kv_memory",
                 param="max_tokens",
             )
@@ -135,24 +135,24 @@ class Scheduler:
     # One step
 
     def schedule(self) -> StepPlan:
-        """Choose the next step's work and take the blocks for it; there is work unless there are no requests."""
+        """Choose the next step's work and take blocks for it; there is work unless there are no requests."""
         if self._plan is not None:
             raise RuntimeError("schedule() called again before commit()")
         self._plan = plan = StepPlan()
         self._num_steps += 1
         self._short_of_blocks = False
         wanted, budget = self._share_out()
-        slots = self.kv.plan_step([(running.seq_id, count) for running, count in wanted])
-        if slots.fits:
-            if slots.changes:
-                for seq_id, grant in self.kv.commit_step(slots):
-                    self._record(grant, self._running[seq_id].row)
-            for running, count in wanted:
-                self._plan_work(running, count)
-        else:
+        try:
+            grants = self.kv.commit_step([(running.seq_id, count) for running, count in wanted])
+        except OutOfBlocks:
             for running, count in wanted:
                 if running.seq_id in self._running:  # not preempted for the sake of an older one
                     self._advance(running, count)
+        else:
+            for seq_id, grant in grants:
+                self._record(grant, self._running[seq_id].row)
+            for running, count in wanted:
+                self._plan_work(running, count)
         if self._waiting and not self._short_of_blocks:
             self._admit(budget)
         plan.closed_rows.extend(self._closed_rows)
@@ -163,7 +163,7 @@ class Scheduler:
         return plan
 
     def commit(self, result: StepResult) -> list[Request]:
-        """Record what the step computed. Returns the requests that got a token, ended or failed, in work order."""
+        """Record what the step computed. Returns the requests that got a token or failed, in work order."""
         plan = self._plan
         if plan is None:
             raise RuntimeError("commit() called without schedule()")
@@ -172,28 +172,32 @@ class Scheduler:
             self._copies = []
         planned = self._planned
         self._plan, self._planned = None, []
-        sampling = [running for running, work in zip(planned, plan.work, strict=True) if work.sample]
-        failed = {sampling[i].seq_id for i in result.failures}  # their KV is not to be trusted: not published
-        for running in planned:
-            running.request.num_computed = running.num_slots
-        self.kv.mark_step([(r.seq_id, r.num_slots) for r in planned if r.seq_id not in failed])
-        appended = []
-        for position, (running, token_id) in enumerate(zip(sampling, result.token_ids, strict=True)):
-            request = running.request
-            if position in result.failures:
-                request.finish_reason, request.error = "error", result.failures[position]
-            else:
+        advanced: list[Request] = []
+        progress: list[tuple[int, int, int | None]] = []
+        leaving = []
+        for running, work in zip(planned, plan.work, strict=True):
+            request, token_id = running.request, None
+            request.num_computed = running.num_slots
+            if work.sample:
+                position = len(advanced)
+                advanced.append(request)
+                if position in result.failures:  # its KV is not to be trusted: leave without publishing it
+                    request.finish_reason, request.error = "error", result.failures[position]
+                    leaving.append(running)
+                    continue
+                token_id = result.token_ids[position]
                 request.token_ids.append(token_id)
                 if token_id in request.stop_ids:
                     request.finish_reason = "stop"
                 elif len(request.token_ids) >= request.max_len:
                     request.finish_reason = "length"
-            if request.finish_reason is None:
-                appended.append((running.seq_id, token_id))
-            else:
-                self._leave(running)
-        self.kv.append_step(appended)
-        return [running.request for running in sampling]
+                if request.finish_reason is not None:
+                    leaving.append(running)
+            progress.append((running.seq_id, len(work.token_ids), token_id))
+        self.kv.advance_step(progress)
+        for running in leaving:
+            self._leave(running)
+        return advanced
 
     def check_invariants(self) -> None:
         """Raise BrokenInvariant if rows, requests and blocks do not add up. Slow."""
@@ -221,14 +225,16 @@ class Scheduler:
         return wanted, budget
 
     def _advance(self, running: _Running, count: int) -> None:
-        """Take slots for up to ``count`` tokens and plan their computation, preempting later requests if need be."""
+        """Take slots for up to ``count`` tokens and plan them, preempting later requests if need be."""
         slots = self._fit(running, count)
         while slots is None:
             latest = next(reversed(self._running.values()))
             self._short_of_blocks = True
             if latest is running:
                 if len(self._running) == 1:
-                    raise OutOfBlocks(needed=1, free=self.kv.num_free_blocks, evictable=0, hint="no one to preempt")
+                    raise OutOfBlocks(
+                        needed=1, free=self.kv.num_free_blocks, evictable=0, hint="no one to preempt"
+                    )
                 return  # it waits where it is: older ones finish, or take its blocks when they need them
             self._preempt(latest)
             slots = self._fit(running, count)
@@ -271,7 +277,10 @@ class Scheduler:
         assert self._plan is not None
         kv = self.kv
         while (
-            self._waiting and budget > 0 and len(self._running) < self.max_running and not self._short_of_blocks
+            self._waiting
+            and budget > 0
+            and len(self._running) < self.max_running
+            and not self._short_of_blocks
         ):
             num_free = kv.num_free_blocks
             if self._running and num_free <= self._blocked_at:
@@ -309,7 +318,7 @@ class Scheduler:
         return num_tokens
 
     def _most_blocks(self, num_tokens: int) -> int:
-        """Blocks that a sequence of this length holds at most; a window needs no more than it spans, and one."""
+        """Blocks that a sequence of this length holds at most; of a window no more than it can touch."""
         total = 0
         for group in self.kv.groups:
             count = -(-num_tokens // group.block_size)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 class StopChecker:
     """Lets text through until one of ``stops`` appears; holds back what may be the beginning of one.
 
-    What comes out does not depend on how the text is cut into pieces: the stop that is complete first ends it,
-    the longest one if several end at the same character.
+    What comes out does not depend on how the text is cut into pieces: the stop that is complete first ends
+    it, the longest one if several end at the same character.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
