@@ -69,8 +69,8 @@ class Engine:
         num_prompt = len(token_ids)
         if num_prompt >= limits.context_len:
             raise InvalidRequest(
-                f"the prompt has {num_prompt} tokens; at most {limits.context_len - 1} leave room for one new "
-                f"token in a context of {limits.context_len} ({limits.context_reason})",
+                f"the prompt has {num_prompt} tokens; at most {limits.context_len - 1} leave room for one "
+                f"new token in a context of {limits.context_len} ({limits.context_reason})",
                 param="prompt",
             )
         max_len = limits.context_len
