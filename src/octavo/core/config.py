@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from octavo.core.errors import InvalidConfig
+from octavo.core.errors import InvalidConfig, NotYetSupported
 
 KVDtype = Literal["auto", "bfloat16", "float32"]
 Activations = Literal["auto", "int8", "float32"]
+BackendName = Literal["cpu", "oracle"]
 
 MIN_BLOCK_SIZE = 8
 MAX_BLOCK_SIZE = 128
+
+_PLANNED_KV_DTYPES = ("int8", "int4", "float16", "fp8")
+_PLANNED_BACKENDS = ("cuda",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class EngineConfig:
         max_step_tokens: token budget of one step, over all sequences.
         max_context: longest sequence in tokens, or None for the model's own limit.
         threads: worker threads of the native kernels, or None for the cores this process may use.
+        backend: which implementation of the operations runs the model.
+
+    Raises:
+        InvalidConfig: a value of the wrong type or out of range.
+        NotYetSupported: a value whose implementation has not arrived.
     """
 
     block_size: int = 16
@@ -38,24 +47,33 @@ class EngineConfig:
     max_step_tokens: int = 512
     max_context: int | None = None
     threads: int | None = None
+    backend: BackendName = "cpu"
 
     def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_step_tokens"):
+            self._check_positive(name)
+        for name in ("kv_memory_bytes", "max_context", "threads"):
+            if getattr(self, name) is not None:
+                self._check_positive(name)
         if self.block_size % 8 or not MIN_BLOCK_SIZE <= self.block_size <= MAX_BLOCK_SIZE:
             raise InvalidConfig(
-                f"block_size={self.block_size}: must be a multiple of 8 from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
+                f"block_size={self.block_size}: must be a multiple of 8 "
+                f"from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
             )
-        if self.kv_dtype not in get_args(KVDtype):
-            raise InvalidConfig(f"kv_dtype={self.kv_dtype!r}: choose one of {', '.join(get_args(KVDtype))}")
-        if self.activations not in get_args(Activations):
-            raise InvalidConfig(
-                f"activations={self.activations!r}: choose one of {', '.join(get_args(Activations))}"
-            )
-        for name, value in (
-            ("kv_memory_bytes", self.kv_memory_bytes),
-            ("max_num_seqs", self.max_num_seqs),
-            ("max_step_tokens", self.max_step_tokens),
-            ("max_context", self.max_context),
-            ("threads", self.threads),
-        ):
-            if value is not None and value < 1:
-                raise InvalidConfig(f"{name}={value}: must be at least 1")
+        self._check_choice("kv_dtype", get_args(KVDtype), _PLANNED_KV_DTYPES)
+        self._check_choice("activations", get_args(Activations), ())
+        self._check_choice("backend", get_args(BackendName), _PLANNED_BACKENDS)
+        if not isinstance(self.prefix_cache, bool):
+            raise InvalidConfig(f"prefix_cache={self.prefix_cache!r}: must be True or False")
+
+    def _check_positive(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidConfig(f"{name}={value!r}: must be an integer, at least 1")
+
+    def _check_choice(self, name: str, choices: tuple[str, ...], planned: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value in choices:
+            return
+        message = f"{name}={value!r}: choose one of {', '.join(choices)}"
+        raise (NotYetSupported if value in planned else InvalidConfig)(message)

@@ -52,3 +52,7 @@ class OutOfBlocks(OctavoError):
         self.needed = needed
         self.free = free
         self.evictable = evictable
+
+
+class EngineFailed(OctavoError):
+    """A step broke in a way no single request can be blamed for; the engine takes no more work."""

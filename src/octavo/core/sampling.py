@@ -1,19 +1,42 @@
 """How the next token is chosen: the user's parameters, checked when they are made."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from octavo.core.errors import InvalidRequest
+from octavo.core.errors import InvalidRequest, NotYetSupported
+
+# Parameters that callers of similar engines pass, and the values that ask for nothing. Any other value is
+# refused by name until the feature behind it exists.
+_PLANNED: Final[dict[str, tuple[object, ...]]] = {
+    "n": (1,),
+    "best_of": (None, 1),
+    "min_tokens": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": (None, {}),
+    "bad_words": (None, [], ()),
+    "allowed_token_ids": (None,),
+    "logprobs": (None,),
+    "prompt_logprobs": (None,),
+    "guided_decoding": (None,),
+    "structured_outputs": (None,),
+    "use_beam_search": (False,),
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Parameters of one request.
+
+    The filters apply in the order temperature, top_k, top_p, min_p.
 
     Attributes:
         max_tokens: tokens to generate at most, or None for as many as the context holds.
         temperature: 0 picks the most likely token; otherwise logits are divided by it.
-        top_k: keep the k most likely tokens; 0 keeps all.
+        top_k: keep the k most likely tokens; 0 (or -1) keeps all.
         top_p: keep the smallest set of tokens whose probability reaches this.
         min_p: drop tokens less likely than this fraction of the most likely one.
         seed: makes sampling repeatable whatever else runs; None draws a fresh seed.
@@ -21,8 +44,11 @@ class SamplingParams:
         stop_token_ids: token ids that end generation, beside the model's own.
         ignore_eos: go on after the model's end-of-sequence tokens.
 
+    The fields after these are known by name only: a value that asks for something is refused.
+
     Raises:
-        InvalidRequest: a value out of range; names parameter, value and limit.
+        InvalidRequest: a value of the wrong type or out of range; names parameter, value and limit.
+        NotYetSupported: a parameter whose feature has not arrived.
     """
 
     max_tokens: int | None = 64
@@ -31,26 +57,80 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
-    stop: tuple[str, ...] | list[str] | str = ()
-    stop_token_ids: tuple[int, ...] | list[int] = ()
+    stop: tuple[str, ...] | list[str] | str | None = ()
+    stop_token_ids: tuple[int, ...] | list[int] | None = ()
     ignore_eos: bool = False
 
-    def __post_init__(self) -> None:
-        if self.max_tokens is not None:
-            self._check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
-        finite = math.isfinite(self.temperature) and self.temperature >= 0
-        self._check("temperature", self.temperature, finite, "0 or more")
-        self._check("top_k", self.top_k, self.top_k >= 0, "0 (off) or more")
-        self._check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
-        self._check("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1")
-        if self.seed is not None:
-            self._check("seed", self.seed, 0 <= self.seed < 2**64, "from 0 to 2**64 - 1")
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        self._check("stop", self.stop, all(isinstance(s, str) and s for s in stop), "non-empty texts")
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+    n: int = 1
+    best_of: int | None = None
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: object = None
+    bad_words: object = None
+    allowed_token_ids: object = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    guided_decoding: object = None
+    structured_outputs: object = None
+    use_beam_search: bool = False
 
-    @staticmethod
-    def _check(name: str, value: object, ok: bool, limit: str) -> None:
+    def __post_init__(self) -> None:
+        for name, neutral in _PLANNED.items():
+            value = getattr(self, name)
+            if not any(value == ok for ok in neutral):
+                raise NotYetSupported(
+                    f"sampling parameter {name}={value!r} is not supported yet; leave it out"
+                )
+        self._check_int("max_tokens", "at least 1, or None", lambda v: v >= 1, optional=True)
+        self._check_float("temperature", "0 or more", lambda v: v >= 0)
+        self._check_int("top_k", "0 (off) or more", lambda v: v >= -1)
+        self._check_float("top_p", "above 0 and at most 1", lambda v: 0 < v <= 1)
+        self._check_float("min_p", "from 0 to 1", lambda v: 0 <= v <= 1)
+        self._check_int("seed", "from 0 to 2**64 - 1, or None", lambda v: 0 <= v < 2**64, optional=True)
+        self._check("ignore_eos", isinstance(self.ignore_eos, bool), "True or False")
+        object.__setattr__(self, "top_k", max(self.top_k, 0))
+        object.__setattr__(self, "stop", self._texts())
+        object.__setattr__(self, "stop_token_ids", self._token_ids())
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0
+
+    def _check(self, name: str, ok: bool, limit: str) -> None:
         if not ok:
-            raise InvalidRequest(f"{name}={value!r}: must be {limit}", param=name)
+            raise InvalidRequest(f"{name}={getattr(self, name)!r}: must be {limit}", param=name)
+
+    def _check_int(
+        self, name: str, limit: str, in_range: Callable[[int], bool], *, optional: bool = False
+    ) -> None:
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        self._check(name, is_int and in_range(value), f"an integer, {limit}")
+
+    def _check_float(self, name: str, limit: str, in_range: Callable[[float], bool]) -> None:
+        value = getattr(self, name)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        self._check(name, is_number and math.isfinite(value) and in_range(value), f"a number {limit}")
+
+    def _texts(self) -> tuple[str, ...]:
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if stop is None:
+            return ()
+        ok = isinstance(stop, (tuple, list)) and all(isinstance(s, str) and s for s in stop)
+        self._check("stop", ok, "a text or a list of texts, none of them empty")
+        return tuple(stop)
+
+    def _token_ids(self) -> tuple[int, ...]:
+        ids = self.stop_token_ids
+        if ids is None:
+            return ()
+        ok = isinstance(ids, (tuple, list)) and all(
+            isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in ids
+        )
+        self._check("stop_token_ids", ok, "a list of token ids, each 0 or more")
+        return tuple(ids)

@@ -56,6 +56,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Token sampled for each ``RowWork`` with ``sample`` set, in their order."""
+    """Token sampled for each ``RowWork`` with ``sample`` set, in their order.
+
+    ``failures`` maps an index of ``token_ids`` to the reason why there is no token: that request alone fails.
+    """
 
     token_ids: list[int]
+    failures: dict[int, str] = field(default_factory=dict)

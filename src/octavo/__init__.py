@@ -1,0 +1,38 @@
+"""Octavo: a serving engine for large language models built on paged attention, for CPUs first.
+
+The names here are imported when they are first used, so that ``octavo.paging`` alone costs next to nothing.
+"""
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.core.errors import OctavoError
+    from octavo.core.request import CompletionOutput, RequestOutput
+    from octavo.core.sampling import SamplingParams
+    from octavo.engine.llm import LLM
+
+__all__ = ["LLM", "CompletionOutput", "OctavoError", "RequestOutput", "SamplingParams"]
+
+_HOMES = {
+    "LLM": "octavo.engine.llm",
+    "CompletionOutput": "octavo.core.request",
+    "RequestOutput": "octavo.core.request",
+    "SamplingParams": "octavo.core.sampling",
+    "OctavoError": "octavo.core.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("octavo")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "0+source"

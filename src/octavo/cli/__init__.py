@@ -1,0 +1,54 @@
+"""The ``octavo`` command. Each command has a file of its own; heavy imports wait until one runs."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from octavo.cli import bench, chat, generate, info, models
+from octavo.core.errors import OctavoError
+
+app = typer.Typer(
+    name="octavo",
+    help="Serve large language models from a paged KV cache.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate.generate)
+app.command()(chat.chat)
+app.add_typer(models.app, name="models")
+app.command()(info.info)
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import octavo
+
+        typer.echo(f"octavo {octavo.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; a known error is one line on standard error and exit status 1.
+
+    Args:
+        arguments: what follows the command's name, or None for those of the process.
+    """
+    try:
+        app(args=arguments, prog_name="octavo")
+    except OctavoError as error:
+        print(f"octavo: {error}", file=sys.stderr)
+        sys.exit(1)

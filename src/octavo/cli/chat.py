@@ -1,0 +1,151 @@
+"""``octavo chat``: a conversation in the terminal, or line by line from a pipe."""
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli import options
+from octavo.core.errors import InvalidRequest
+from octavo.core.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.core.request import RequestOutput
+    from octavo.engine.llm import LLM
+
+_HELP = """\
+/help   this list
+/reset  forget the conversation
+/exit   leave (so does end of input)
+Ctrl-C  stop the answer"""
+
+
+def chat(
+    *,
+    model: options.Model = options.DEFAULT_MODEL,
+    system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens per answer at most.")] = 1024,
+    temperature: options.Temperature = 0.6,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 0.95,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    block_size: options.BlockSize = 16,
+    kv_memory: options.KVMemory = None,
+    kv_dtype: options.KVDtype = "auto",
+    activations: options.Activations = "auto",
+    threads: options.Threads = None,
+    max_context: options.MaxContext = None,
+) -> None:
+    """Talk to a model. What was said before stays in the KV cache and is not computed again."""
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop or (),
+    )
+    from octavo.engine.llm import LLM
+
+    with LLM(
+        model,
+        block_size=block_size,
+        kv_memory=kv_memory,
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
+        activations=activations,  # type: ignore[arg-type]
+        threads=threads,
+        max_num_seqs=1,
+        max_context=max_context,
+    ) as llm:
+        Conversation(llm, params, system).run()
+
+
+class Conversation:
+    """Reads lines, answers them, keeps the history."""
+
+    def __init__(self, llm: "LLM", params: SamplingParams, system: str | None) -> None:
+        self._llm = llm
+        self._params = params
+        self._opening = [{"role": "system", "content": system}] if system else []
+        self._messages = list(self._opening)
+        self._interactive = sys.stdin.isatty()
+
+    def run(self) -> None:
+        """Until ``/exit`` or the end of input."""
+        if self._interactive:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  # gives input() line editing and history
+            _note("Type a message, or /help.")
+        while (line := self._read()) is not None:
+            text = line.strip()
+            if text.startswith("/"):
+                if text in ("/exit", "/quit", "/bye"):
+                    return
+                self._command(text)
+            elif text:
+                self._answer(text)
+
+    def _read(self) -> str | None:
+        try:
+            return input("> " if self._interactive else "")
+        except EOFError:
+            return None
+        except KeyboardInterrupt:  # at the prompt it drops the line
+            print()
+            return ""
+
+    def _command(self, text: str) -> None:
+        if text == "/reset":
+            self._messages = list(self._opening)
+            _note("The conversation begins anew.")
+        else:
+            if text != "/help":
+                _note(f"unknown command {text}")
+            _note(_HELP)
+
+    def _answer(self, text: str) -> None:
+        self._messages.append({"role": "user", "content": text})
+        try:
+            stream = self._llm.stream(self._llm.encode_chat(self._messages), self._params)
+        except InvalidRequest as error:
+            self._messages.pop()
+            _note(f"{error}\n/reset begins a new conversation." if len(self._messages) > 1 else str(error))
+            return
+        try:
+            for piece in stream:
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            stream.close()
+        print(flush=True)
+        output = stream.output
+        self._messages.append({"role": "assistant", "content": output.outputs[0].text})
+        if self._interactive or output.error:
+            _note(_describe(output))
+
+
+def _describe(output: "RequestOutput") -> str:
+    completion, metrics = output.outputs[0], output.metrics
+    if output.error is not None:
+        return f"the answer failed: {output.error}"
+    count = len(completion.token_ids)
+    parts = [f"{count} tokens"]
+    if metrics.first_token_s is not None and count > 1:
+        parts.append(f"{(count - 1) / max(metrics.finished_s - metrics.first_token_s, 1e-9):.1f} tokens/s")
+    if completion.finish_reason == "length":
+        parts.append("cut off by the limit")
+    elif completion.finish_reason == "abort":
+        parts.append("stopped")
+    parts.append(f"{output.num_cached_tokens} of {len(output.prompt_token_ids)} prompt tokens from the cache")
+    return "[" + ", ".join(parts) + "]"
+
+
+def _note(text: str) -> None:
+    """Something that is not the model's: to standard error, so that a pipe carries answers only."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, highlight=False).print(Text(text, style="dim"))

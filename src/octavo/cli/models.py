@@ -1,0 +1,142 @@
+"""``octavo models``: fetch models, list them, look into one."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from octavo.models.loading import LoadedModel
+
+app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True)
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="Short name, directory, .gguf file, or Hugging Face repository id.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def pull(model: Name) -> None:
+    """Fetch a model now, so that later runs need no network. Prints where it lies."""
+    from octavo.engine.progress import fetch_bar
+    from octavo.weights.sources import resolve
+
+    with fetch_bar() as progress:
+        path = resolve(model, progress=progress)
+    print(path)
+
+
+@app.command(name="list")
+def list_models(as_json: AsJson = False) -> None:
+    """List the models on this machine, and the short names that can be fetched."""
+    from octavo.core.units import format_bytes
+    from octavo.weights.sources import list_cached, short_names
+
+    cached, names = list_cached(), short_names()
+    if as_json:
+        local = [{"name": m.name, "path": str(m.path), "num_bytes": m.num_bytes} for m in cached]
+        print(json.dumps({"local": local, "short_names": names}))
+        return
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    here = {names.get(m.name) for m in cached}  # an alias is here if its model is
+    table = Table("name", "size", Column("where, or what", overflow="fold"), box=None)
+    for model in cached:
+        table.add_row(model.name, format_bytes(model.num_bytes), str(model.path))
+    for name, description in names.items():
+        if description not in here:
+            table.add_row(name, "to fetch", description)
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def info(model: Name, as_json: AsJson = False) -> None:
+    """Describe a model: what it is, its weights by encoding, its KV bytes per token."""
+    from octavo.engine.progress import fetch_bar
+    from octavo.models.loading import load_model
+    from octavo.weights.sources import resolve
+
+    with fetch_bar() as progress:
+        path = resolve(model, progress=progress)
+    found = describe(load_model(path))
+    if as_json:
+        print(json.dumps(found))
+        return
+    _show(found)
+
+
+def describe(loaded: "LoadedModel") -> dict[str, Any]:
+    """What ``octavo models info`` shows."""
+    from octavo.storage.layout import DTYPE_BYTES, KVLayout
+
+    spec = loaded.spec
+    encodings: dict[str, dict[str, int]] = {}
+    for stored in loaded.checkpoint.stored.values():
+        entry = encodings.setdefault(stored.type_name, {"num_tensors": 0, "num_bytes": 0})
+        entry["num_tensors"] += 1
+        entry["num_bytes"] += stored.num_bytes
+    layouts = {
+        dtype: KVLayout.uniform(
+            num_layers=spec.num_layers,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            block_size=16,
+            dtype=dtype,
+        )
+        for dtype in DTYPE_BYTES
+    }
+    windows = {spec.window(layer) for layer in range(spec.num_layers)}
+    return {
+        "path": str(loaded.checkpoint.path),
+        "format": loaded.checkpoint.kind,
+        "family": spec.family,
+        "num_layers": spec.num_layers,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_heads": spec.num_heads,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocab_size,
+        "context_len": spec.context_len,
+        "sliding_windows": sorted(w for w in windows if w is not None),
+        "rope": {"theta": spec.rope.theta, "scaling": spec.rope.scaling, "factor": spec.rope.factor},
+        "tied_embeddings": spec.tied_embeddings,
+        "eos_token_ids": list(spec.eos_token_ids),
+        "encodings": encodings,
+        "weight_bytes": sum(entry["num_bytes"] for entry in encodings.values()),
+        "kv_bytes_per_token": {dtype: layout.frame_bytes // 16 for dtype, layout in layouts.items()},
+    }
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from octavo.core.units import format_bytes
+
+    table = Table(Column(), Column(overflow="fold"), show_header=False, box=None)
+    table.add_row("File", f"{found['path']} ({found['format']})")
+    table.add_row("Family", found["family"])
+    table.add_row(
+        "Shape",
+        f"{found['num_layers']} layers, hidden {found['hidden_size']}, MLP {found['intermediate_size']}, "
+        f"{found['num_heads']} heads over {found['num_kv_heads']} KV heads of {found['head_dim']}",
+    )
+    windows = ", ".join(map(str, found["sliding_windows"]))
+    table.add_row(
+        "Context", f"{found['context_len']:,} tokens" + (f", sliding window {windows}" if windows else "")
+    )
+    table.add_row("Vocabulary", f"{found['vocab_size']:,}" + (", tied" if found["tied_embeddings"] else ""))
+    weights = ", ".join(
+        f"{name} {format_bytes(entry['num_bytes'])} in {entry['num_tensors']} tensors"
+        for name, entry in sorted(found["encodings"].items(), key=lambda item: -item[1]["num_bytes"])
+    )
+    table.add_row("Weights", f"{format_bytes(found['weight_bytes'])}: {weights}")
+    kv = ", ".join(f"{format_bytes(size)} as {dtype}" for dtype, size in found["kv_bytes_per_token"].items())
+    table.add_row("KV per token", kv)
+    Console(highlight=False).print(table)

@@ -1,0 +1,30 @@
+"""What the native extension says of itself; it may be missing in a source tree that was not built."""
+
+
+def native_isa() -> str | None:
+    """The instruction set whose kernels run, or None without the extension."""
+    try:
+        from octavo import _native
+    except ImportError:
+        return None
+    return str(_native.isa())
+
+
+def available_isas() -> list[str]:
+    """Instruction sets that are compiled in and that this CPU has, best first."""
+    try:
+        from octavo import _native
+    except ImportError:
+        return []
+    return [str(isa) for isa in _native.available_isas()]
+
+
+def usable_cores() -> int:
+    """Cores this process may use, within its affinity and its quota."""
+    try:
+        from octavo import _native
+    except ImportError:
+        import os
+
+        return os.cpu_count() or 1
+    return int(_native.usable_cores())

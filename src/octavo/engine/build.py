@@ -1,0 +1,107 @@
+"""From a model's name to a running engine: the one place that knows every part."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.backends.base import Backend
+from octavo.core.config import EngineConfig
+from octavo.engine.batch_state import BatchState
+from octavo.engine.capacity import KVCapacity, plan_capacity
+from octavo.engine.engine import Engine, ModelLimits
+from octavo.engine.machine import available_memory
+from octavo.engine.progress import fetch_bar
+from octavo.engine.runner import Runner
+from octavo.engine.scheduler import Scheduler
+from octavo.models.decoder import Decoder
+from octavo.models.loading import load_model
+from octavo.models.spec import DecoderSpec
+from octavo.paging.groups import GroupSpec
+from octavo.paging.manager import KVManager
+from octavo.storage.arena import Arena
+from octavo.storage.layout import KVLayout, StorageDtype
+from octavo.text.chat_template import ChatTemplate
+from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.loading import load_text
+from octavo.text.tokenizer import Tokenizer
+from octavo.weights.sources import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine and what surrounds it."""
+
+    engine: Engine
+    spec: DecoderSpec
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    capacity: KVCapacity
+
+
+def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
+    """Find, load and prepare ``model``.
+
+    Raises:
+        ModelNotFound, CorruptModel, UnsupportedModel: the model cannot be had or run.
+        InvalidConfig: the settings do not fit the model or this machine.
+    """
+    with fetch_bar() as progress:
+        path = resolve(model, progress=progress)
+    loaded = load_model(path)
+    spec = loaded.spec
+    tokenizer, chat_template = load_text(loaded.checkpoint)
+    dtype: StorageDtype = "float32" if config.kv_dtype == "float32" else "bfloat16"
+    layout = KVLayout.uniform(
+        num_layers=spec.num_layers,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        block_size=config.block_size,
+        dtype=dtype,
+    )
+    backend = _make_backend(config)
+    decoder = Decoder(spec, loaded.weights, backend)
+    capacity = plan_capacity(
+        config,
+        block_bytes=layout.frame_bytes,
+        model_context=spec.context_len,
+        available_bytes=available_memory(),
+    )
+    arena = Arena(layout, capacity.num_frames)
+    program = backend.compile(
+        decoder.forward,
+        arena=arena,
+        attention=decoder.attention_shape(capacity.context_len),
+        max_tokens=config.max_step_tokens,
+    )
+    kv = KVManager(
+        num_blocks=capacity.num_frames,
+        groups=[GroupSpec(config.block_size)],
+        prefix_cache=config.prefix_cache,
+        namespace=f"{loaded.checkpoint.path}/{layout.name}/{config.activations}",
+    )
+    state = BatchState(
+        num_rows=config.max_num_seqs,
+        table_block_sizes=layout.table_block_sizes,
+        max_context=capacity.context_len,
+    )
+    engine = Engine(
+        Scheduler(kv, max_num_seqs=config.max_num_seqs, max_step_tokens=config.max_step_tokens),
+        Runner(program, arena=arena, state=state),
+        limits=ModelLimits(
+            vocab_size=spec.vocab_size,
+            context_len=capacity.context_len,
+            context_reason=capacity.context_reason,
+            eos_token_ids=tuple({*spec.eos_token_ids, *tokenizer.eos_token_ids}),
+        ),
+        make_detokenizer=lambda: IncrementalDetokenizer(tokenizer, continuation=True),
+    )
+    return BuiltEngine(engine, spec, tokenizer, chat_template, capacity)
+
+
+def _make_backend(config: EngineConfig) -> Backend[Any, Any]:
+    if config.backend == "oracle":
+        from octavo.backends.oracle import OracleBackend
+
+        return OracleBackend()
+    from octavo.backends.cpu import CpuBackend
+
+    return CpuBackend(threads=config.threads, activations=config.activations)

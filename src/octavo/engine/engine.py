@@ -1,0 +1,175 @@
+"""One request's way: checked, queued, advanced step by step, turned into text."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo.core.errors import EngineFailed, InvalidRequest
+from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams
+from octavo.engine.generation import Detokenizer, Generation
+from octavo.engine.runner import Runner
+from octavo.engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a request is checked against.
+
+    Attributes:
+        context_len: longest sequence in tokens, prompt and output together.
+        context_reason: what sets that limit, for error messages.
+        eos_token_ids: tokens with which the model ends its answer.
+    """
+
+    vocab_size: int
+    context_len: int
+    context_reason: str
+    eos_token_ids: tuple[int, ...] = ()
+
+
+class Engine:
+    """Requests in, steps, outputs. Not thread-safe: one thread submits, steps and aborts."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        limits: ModelLimits,
+        make_detokenizer: Callable[[], Detokenizer],
+    ) -> None:
+        self.limits = limits
+        self.scheduler = scheduler
+        self._runner = runner
+        self._make_detokenizer = make_detokenizer
+        self._live: dict[int, Generation] = {}
+        self._num_submitted = 0
+        self._failure: BaseException | None = None
+
+    def prepare(
+        self, token_ids: Sequence[int], params: SamplingParams, *, prompt: str | None = None
+    ) -> Generation:
+        """Check a request and make it ready for ``submit``, which nothing but a full pool can then refuse.
+
+        Raises:
+            InvalidRequest: it can never be served; names the value and the limit.
+        """
+        limits = self.limits
+        if not token_ids:
+            raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
+        for name, ids in (("prompt", token_ids), ("stop_token_ids", params.stop_token_ids or ())):
+            if min(ids, default=0) < 0 or max(ids, default=0) >= limits.vocab_size:
+                bad = next(t for t in ids if not 0 <= t < limits.vocab_size)
+                raise InvalidRequest(
+                    f"{name}: token id {bad} is outside the vocabulary, 0 to {limits.vocab_size - 1}",
+                    param=name,
+                )
+        num_prompt = len(token_ids)
+        if num_prompt >= limits.context_len:
+            raise InvalidRequest(
+                f"the prompt has {num_prompt} tokens; at most {limits.context_len - 1} leave room for one "
+                f"new token in a context of {limits.context_len} ({limits.context_reason})",
+                param="prompt",
+            )
+        max_len = limits.context_len
+        if params.max_tokens is not None:
+            max_len = min(max_len, num_prompt + params.max_tokens)
+        eos = () if params.ignore_eos else limits.eos_token_ids
+        request = Request(
+            request_id=self._num_submitted,
+            token_ids=list(token_ids),
+            prompt_len=num_prompt,
+            params=params,
+            max_len=max_len,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            stop_ids=frozenset((*eos, *(params.stop_token_ids or ()))),
+        )
+        self._num_submitted += 1
+        return Generation(request, self._make_detokenizer(), prompt=prompt, arrival_s=time.monotonic())
+
+    def submit(self, generation: Generation) -> None:
+        """Queue a prepared request.
+
+        Raises:
+            InvalidRequest: the KV pool could not hold it even alone.
+            EngineFailed: an earlier step broke.
+        """
+        self._check_alive()
+        self.scheduler.add(generation.request)
+        self._live[generation.request.request_id] = generation
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._live)
+
+    def step(self) -> int:
+        """Run one step; returns the tokens it computed.
+
+        Raises:
+            EngineFailed: the step broke; every unfinished request ends with reason "error" and the engine
+                stays down.
+        """
+        self._check_alive()
+        try:
+            plan = self.scheduler.schedule()
+            advanced = self.scheduler.commit(self._runner.run(plan))
+        except BaseException as error:
+            self._fail_all(error)
+            if not isinstance(error, Exception):
+                raise
+            raise EngineFailed(f"the engine failed in a step: {error!r}") from error
+        now = time.monotonic()
+        for request in advanced:
+            self._take_in(self._live[request.request_id], now)
+        return plan.num_tokens
+
+    def abort(self, generation: Generation) -> None:
+        """End a request now; what it has so far is its output. Nothing happens if it is finished."""
+        if self._live.get(generation.request.request_id) is generation:
+            self.scheduler.abort(generation.request.request_id)
+            self._close(generation, time.monotonic())
+
+    def check_invariants(self) -> None:
+        """Raise if the KV bookkeeping is inconsistent, or if blocks are held though no request is left."""
+        if self._failure is None:
+            self.scheduler.check_invariants()
+
+    def _take_in(self, generation: Generation, now_s: float) -> None:
+        request = generation.request
+        try:
+            if generation.advance(now_s) and request.finish_reason is None:
+                self.scheduler.finish(request, "stop")
+        except Exception as error:  # a fault in one request's text is that request's alone
+            if request.finish_reason is None:
+                self.scheduler.finish(request, "error")
+            self._blame(request, error)
+        if request.finish_reason is not None:
+            self._close(generation, now_s)
+
+    def _close(self, generation: Generation, now_s: float) -> None:
+        del self._live[generation.request.request_id]
+        try:
+            generation.finish(now_s)
+        except Exception as error:
+            self._blame(generation.request, error)
+
+    @staticmethod
+    def _blame(request: Request, error: Exception) -> None:
+        request.finish_reason = "error"
+        request.error = f"its tokens could not be turned into text: {error!r}"
+
+    def _fail_all(self, error: BaseException) -> None:
+        self._failure = error
+        for generation in list(self._live.values()):
+            generation.request.finish_reason = "error"
+            generation.request.error = f"the engine failed: {error!r}"
+            self._close(generation, time.monotonic())
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise EngineFailed(
+                f"the engine is down since a step failed: {self._failure!r}"
+            ) from self._failure

@@ -1,0 +1,93 @@
+"""One request's output as it grows: tokens to text, stop texts, times."""
+
+from typing import Protocol
+
+from octavo.core.request import CompletionOutput, Request, RequestMetrics, RequestOutput
+from octavo.engine.stopping import StopChecker
+
+
+class Detokenizer(Protocol):
+    """Turns one sequence's tokens into text, never giving out half a character."""
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain once this token has come."""
+        ...
+
+    def flush(self) -> str:
+        """The rest, when no more tokens come."""
+        ...
+
+
+class Generation:
+    """A submitted request, for whoever waits for it.
+
+    Attributes:
+        text: output so far, without anything a stop text may still cut away.
+        finished: whether the output is complete.
+    """
+
+    def __init__(
+        self, request: Request, detokenizer: Detokenizer, *, prompt: str | None, arrival_s: float
+    ) -> None:
+        self.request = request
+        self.text = ""
+        self.finished = False
+        self._prompt = prompt
+        self._detokenizer = detokenizer
+        self._stops = StopChecker(tuple(request.params.stop or ()))
+        self._num_taken = 0
+        self._arrival_s = arrival_s
+        self._first_token_s: float | None = None
+        self._finished_s = arrival_s
+
+    def advance(self, now_s: float) -> bool:
+        """Take in the request's newest token, if it got one. Returns whether its text reached a stop text."""
+        request = self.request
+        if request.num_output_tokens and self._first_token_s is None:
+            self._first_token_s = now_s
+        if request.finish_reason not in ("stop", "error"):  # the token that stopped it is not text
+            self.text += self._stops.push(self._detokenizer.push(request.token_ids[-1]))
+        return self._stops.stopped
+
+    def finish(self, now_s: float) -> None:
+        """Complete the output; the request has its finish reason."""
+        self.finished = True
+        self._finished_s = now_s
+        request = self.request
+        if request.finish_reason != "error":
+            self.text += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+        if self._stops.stopped and request.finish_reason == "length":
+            request.finish_reason = "stop"
+
+    def take_text(self) -> str:
+        """The text that has come since the last call."""
+        new = self.text[self._num_taken :]
+        self._num_taken = len(self.text)
+        return new
+
+    def output(self) -> RequestOutput:
+        """The result.
+
+        Raises:
+            RuntimeError: the request is not finished.
+        """
+        request = self.request
+        if request.finish_reason is None:
+            raise RuntimeError(f"request {request.request_id} is not finished")
+        completion = CompletionOutput(
+            index=0,
+            text=self.text,
+            token_ids=request.token_ids[request.prompt_len :],
+            finish_reason=request.finish_reason,
+        )
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt=self._prompt,
+            prompt_token_ids=request.token_ids[: request.prompt_len],
+            outputs=[completion],
+            num_cached_tokens=request.num_cached_tokens,
+            metrics=RequestMetrics(
+                self._arrival_s, self._first_token_s, self._finished_s, request.num_preemptions
+            ),
+            error=request.error,
+        )

@@ -1,0 +1,353 @@
+"""``LLM``: a model, ready to generate. The offline interface."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import index
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, cast
+
+from octavo.core.config import Activations, BackendName, EngineConfig, KVDtype
+from octavo.core.errors import InvalidConfig, InvalidRequest, NotYetSupported, OctavoError
+from octavo.core.request import RequestOutput
+from octavo.core.sampling import SamplingParams
+from octavo.core.units import parse_bytes
+from octavo.engine.build import BuiltEngine, build_engine
+from octavo.engine.capacity import KVCapacity
+from octavo.engine.engine import Engine
+from octavo.engine.generation import Generation
+from octavo.engine.interrupts import deferred_interrupts
+from octavo.engine.progress import progress_bar
+from octavo.models.spec import DecoderSpec
+from octavo.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+_PLANNED_OPTIONS: Final = frozenset(
+    {
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "quantization",
+        "speculative",
+        "speculative_config",
+        "speculative_model",
+        "num_speculative_tokens",
+        "host_kv_memory",
+        "disk_kv_path",
+        "enable_lora",
+    }
+)
+
+
+class TextStream(Iterator[str]):
+    """The text of one request, piece by piece as it is certain. Closing it early ends the request."""
+
+    def __init__(self, llm: "LLM", generation: Generation) -> None:
+        self._llm = llm
+        self._generation = generation
+
+    def __next__(self) -> str:
+        while True:
+            if text := self._generation.take_text():
+                return text
+            if self._generation.finished:
+                raise StopIteration
+            self._llm._step()
+
+    def close(self) -> None:
+        """End the request if it is still running."""
+        self._llm._abort(self._generation)
+
+    def __enter__(self) -> "TextStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def output(self) -> RequestOutput:
+        """The whole result, once the stream is exhausted or closed."""
+        return self._generation.output()
+
+
+class LLM:
+    """A model with its paged KV cache, generating for many prompts at once.
+
+    Args:
+        model: a directory, a ``.gguf`` file, a Hugging Face repository id, or a short name like ``smollm2``.
+        block_size: tokens per KV block, a multiple of 8 in 8..128.
+        kv_memory: size of the KV pool in bytes or as text such as "4GiB"; None takes a share of what is free.
+        kv_dtype: "auto" (bfloat16), "bfloat16" or "float32".
+        activations: "auto" (int8 where the weights are quantized), "int8" or "float32".
+        prefix_cache: reuse the KV of equal beginnings.
+        max_num_seqs: requests that run at once; more wait their turn.
+        max_step_tokens: tokens computed per step at most.
+        max_context: longest sequence in tokens; None is the model's own limit, or what the pool holds.
+        threads: native worker threads; None is the cores this process may use.
+        backend: "cpu", or "oracle", a slow float64 reference.
+
+    Full precision is ``activations="float32", kv_dtype="float32"``. One thread at a time may use an LLM.
+
+    Raises:
+        InvalidConfig: an option out of range, or memory too small.
+        NotYetSupported: a known option whose implementation has not arrived.
+        TypeError: an unknown option.
+        ModelNotFound, CorruptModel, UnsupportedModel: the model cannot be had or run.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        block_size: int = 16,
+        kv_memory: int | str | None = None,
+        kv_dtype: KVDtype = "auto",
+        activations: Activations = "auto",
+        prefix_cache: bool = True,
+        max_num_seqs: int = 64,
+        max_step_tokens: int = 512,
+        max_context: int | None = None,
+        threads: int | None = None,
+        backend: BackendName = "cpu",
+        **options: Any,
+    ) -> None:
+        for name, value in options.items():
+            if name not in _PLANNED_OPTIONS:
+                raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
+            raise NotYetSupported(f"{name}={value!r} is not supported yet; leave it out")
+        if isinstance(block_size, Mapping):
+            raise NotYetSupported("a block_size per layer group is not supported yet; give one number")
+        try:
+            kv_memory_bytes = None if kv_memory is None else parse_bytes(kv_memory)
+        except ValueError as error:
+            raise InvalidConfig(f"kv_memory={kv_memory!r}: {error}") from error
+        self.config = EngineConfig(
+            block_size=block_size,
+            kv_memory_bytes=kv_memory_bytes,
+            kv_dtype=kv_dtype,
+            activations=activations,
+            prefix_cache=prefix_cache,
+            max_num_seqs=max_num_seqs,
+            max_step_tokens=max_step_tokens,
+            max_context=max_context,
+            threads=threads,
+            backend=backend,
+        )
+        self._built: BuiltEngine | None = build_engine(str(model), self.config)
+
+    # What is loaded
+
+    @property
+    def spec(self) -> DecoderSpec:
+        """Sizes and switches of the model."""
+        return self._parts.spec
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._parts.tokenizer
+
+    @property
+    def capacity(self) -> KVCapacity:
+        """The KV pool in numbers: blocks, tokens, bytes, longest sequence."""
+        return self._parts.capacity
+
+    @property
+    def engine(self) -> Engine:
+        """The engine underneath, for those who submit and step themselves."""
+        return self._parts.engine
+
+    # Generating
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+        use_tqdm: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Continue each prompt; all of them run together.
+
+        Args:
+            prompts: a text, a list of token ids, or a list of those.
+            sampling_params: one for all, or one per prompt; None is the default ``SamplingParams()``.
+            progress: show a progress bar, if standard error is a terminal.
+            use_tqdm: another name for ``progress``.
+
+        Returns:
+            One output per prompt, in their order. A request that failed on the way has ``error`` set.
+
+        Raises:
+            InvalidRequest: some prompt or parameter can never be served; nothing has run then.
+        """
+        items = _as_prompts(prompts)
+        params = _per_prompt(sampling_params, len(items))
+        generations = []
+        for position, (prompt, one) in enumerate(zip(items, params, strict=True)):
+            with _naming_prompt(position):
+                generations.append(self._prepare(prompt, one))
+        return self._run(generations, show_progress=progress if use_tqdm is None else use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        progress: bool = True,
+        use_tqdm: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of several: ``generate`` on the model's chat template.
+
+        Args:
+            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists.
+            add_generation_prompt: end the prompt where the assistant begins to speak.
+            tools: descriptions of functions, for templates that know them.
+        """
+        if not isinstance(messages, (list, tuple)) or not messages:
+            raise InvalidRequest("messages must be a list of messages, not empty", param="messages")
+        many = not isinstance(messages[0], Mapping)
+        conversations = cast(Sequence[Sequence[Message]], messages if many else [messages])
+        prompts = []
+        for position, conversation in enumerate(conversations):
+            with _naming_prompt(position):
+                prompts.append(
+                    self.encode_chat(conversation, add_generation_prompt=add_generation_prompt, tools=tools)
+                )
+        return self.generate(prompts, sampling_params, progress=progress, use_tqdm=use_tqdm)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> TextStream:
+        """Continue one prompt and hand out the text as it comes.
+
+        Raises:
+            InvalidRequest: at once, not at the first piece.
+        """
+        generation = self._prepare(prompt, sampling_params or SamplingParams())
+        self.engine.submit(generation)
+        return TextStream(self, generation)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> list[int]:
+        """The token ids of a conversation, laid out by the model's chat template."""
+        template = self._parts.chat_template
+        if template is None:
+            raise InvalidRequest("this model has no chat template; use generate()", param="messages")
+        text = template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+        return self.tokenizer.encode(text)
+
+    def close(self) -> None:
+        """Let go of the model and the KV pool. Closing twice is fine."""
+        self._built = None
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _parts(self) -> BuiltEngine:
+        if self._built is None:
+            raise OctavoError("this LLM is closed")
+        return self._built
+
+    def _prepare(self, prompt: Prompt, params: SamplingParams) -> Generation:
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(
+                f"sampling_params must be SamplingParams, not {type(params).__name__}",
+                param="sampling_params",
+            )
+        if not isinstance(prompt, str):
+            return self.engine.prepare(_as_token_ids(prompt), params)
+        if not prompt:
+            raise InvalidRequest("the prompt is empty: give at least one character", param="prompt")
+        return self.engine.prepare(self.tokenizer.encode(prompt), params, prompt=prompt)
+
+    def _run(self, generations: list[Generation], *, show_progress: bool) -> list[RequestOutput]:
+        try:
+            for generation in generations:
+                self.engine.submit(generation)
+            with progress_bar(generations, show=show_progress) as update:
+                while not all(g.finished for g in generations):
+                    self._step()
+                    update()
+        finally:
+            for generation in generations:
+                self._abort(generation)
+        self.engine.check_invariants()
+        return [g.output() for g in generations]
+
+    def _step(self) -> None:
+        with deferred_interrupts():
+            self.engine.step()
+
+    def _abort(self, generation: Generation) -> None:
+        if self._built is not None:
+            self._built.engine.abort(generation)
+
+
+@contextmanager
+def _naming_prompt(position: int) -> Iterator[None]:
+    """Say in a refusal which of several prompts it is about."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(f"prompt {position}: {error}", param=error.param) from None
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A single prompt as a list of one; told apart by whether the first element is a number."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise InvalidRequest(
+            f"prompts must be a text, a list of token ids, or a list of those, not {type(prompts).__name__}",
+            param="prompt",
+        )
+    if not prompts:
+        raise InvalidRequest("there are no prompts: the list is empty", param="prompt")
+    if isinstance(prompts[0], (str, Sequence)):
+        return list(cast(Sequence[Prompt], prompts))
+    return [cast(Sequence[int], prompts)]
+
+
+def _as_token_ids(prompt: Sequence[int]) -> list[int]:
+    if not isinstance(prompt, Sequence):
+        raise InvalidRequest(
+            f"a prompt must be a text or a list of token ids, not {type(prompt).__name__}", param="prompt"
+        )
+    try:
+        if any(isinstance(t, bool) for t in prompt):
+            raise TypeError
+        return [index(t) for t in prompt]
+    except TypeError:
+        bad = next(t for t in prompt if isinstance(t, bool) or not hasattr(t, "__index__"))
+        raise InvalidRequest(
+            f"a token id must be an integer, not {bad!r} ({type(bad).__name__})", param="prompt"
+        ) from None
+
+
+def _per_prompt(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams]:
+    if params is None:
+        return [SamplingParams()] * count
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if not isinstance(params, Sequence) or len(params) != count:
+        given = len(params) if isinstance(params, Sequence) else type(params).__name__
+        raise InvalidRequest(
+            f"sampling_params must be one SamplingParams or one per prompt: {count} prompts, {given} given",
+            param="sampling_params",
+        )
+    return params

@@ -1,0 +1,284 @@
+"""The whole line on the real model: what must not change an answer, changes no token."""
+
+import math
+
+import numpy as np
+import pytest
+
+from octavo import LLM, RequestOutput, SamplingParams
+from octavo.core.errors import InvalidConfig, InvalidRequest, ModelNotFound, NotYetSupported, OctavoError
+
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time",
+    "def fibonacci(n):",
+    "The three primary colours are",
+    "Water boils at",
+    "A haiku about autumn:",
+    "1, 1, 2, 3, 5, 8,",
+    "Q: What is the largest planet?\nA:",
+    "The quick brown fox",
+    "To be, or not to be,",
+    "Dear Sir or Madam,",
+    "import numpy as np\n",
+    "Zürich liegt in der",
+    "😀😀😀",
+    "In 1969, the first humans",
+    "The capital of France is Paris. The capital of Spain is",
+]
+GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+
+
+def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
+    assert all(o.error is None for o in outputs)
+    return [o.outputs[0].token_ids for o in outputs]
+
+
+@pytest.fixture(scope="module")
+def llm(smollm2_path):
+    with LLM(smollm2_path, kv_memory="512MiB") as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def batch(smollm2_path) -> list[list[int]]:
+    """The 16 prompts' greedy tokens from a fresh engine, all prompts in one batch."""
+    with LLM(smollm2_path, kv_memory="512MiB") as llm:
+        return tokens(llm.generate(PROMPTS, GREEDY))
+
+
+def test_answers_make_sense(llm):
+    params = SamplingParams(max_tokens=8, temperature=0)
+    conversation = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+    output = llm.chat(conversation, SamplingParams(max_tokens=30, temperature=0))[0]
+    assert "Paris" in output.outputs[0].text
+    assert output.outputs[0].finish_reason == "stop"
+    assert output.outputs[0].token_ids[-1] in llm.spec.eos_token_ids
+    assert " Paris" in llm.generate("The capital of France is", params)[0].outputs[0].text
+
+
+def test_alone_equals_in_a_batch_of_16(llm, batch):
+    assert [tokens(llm.generate(p, GREEDY))[0] for p in PROMPTS] == batch
+    assert len({tuple(t) for t in batch}) == 16
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"block_size": 8},
+        {"block_size": 64},
+        {"prefix_cache": False},
+        {"max_step_tokens": 5},
+        {"max_num_seqs": 3},
+        {"threads": 1},
+    ],
+    ids=str,
+)
+def test_settings_that_must_not_change_tokens(smollm2_path, batch, settings):
+    with LLM(smollm2_path, kv_memory="256MiB", **settings) as llm:
+        first = llm.generate(PROMPTS, GREEDY)
+        assert tokens(first) == batch
+        warm = llm.generate(PROMPTS, GREEDY)
+        assert tokens(warm) == batch
+        cached = [o.num_cached_tokens for o in warm]
+        if settings.get("prefix_cache", True) and settings.get("block_size") != 64:  # no block of 64 is full
+            assert cached == [len(o.prompt_token_ids) - 1 for o in warm]
+        else:
+            assert cached == [0] * 16
+
+
+def test_small_pool_preempts_and_gives_the_same_tokens(smollm2_path, batch):
+    with LLM(smollm2_path, kv_memory="3MiB", block_size=8) as llm:
+        assert llm.capacity.num_tokens < 140
+        outputs = llm.generate(PROMPTS, GREEDY)
+        assert tokens(outputs) == batch
+        assert llm.engine.scheduler.stats().num_preemptions > 0
+        assert sum(o.metrics.num_preemptions for o in outputs) == llm.engine.scheduler.stats().num_preemptions
+
+
+def test_prompt_at_block_edges_cold_and_warm(llm):
+    text = llm.tokenizer.encode(
+        "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
+    )
+    for length in (1, 15, 16, 17, 31, 32, 33, 64):
+        prompt = text[-length:]  # no two begin alike
+        params = SamplingParams(max_tokens=4, temperature=0)
+        cold, warm = (llm.generate(prompt, params)[0] for _ in range(2))
+        assert tokens([cold]) == tokens([warm])
+        assert warm.num_cached_tokens == length - 1
+
+
+def test_full_precision_runs(smollm2_path):
+    with LLM(smollm2_path, activations="float32", kv_dtype="float32", kv_memory="64MiB") as llm:
+        output = llm.generate("The capital of France is", GREEDY)[0]
+        assert "Paris" in output.outputs[0].text
+
+
+def test_seeded_samples_do_not_depend_on_company(llm):
+    params = [SamplingParams(max_tokens=12, temperature=0.9, top_p=0.95, seed=i) for i in range(6)]
+    together = tokens(llm.generate(["Once upon a time"] * 6, params))
+    assert [tokens(llm.generate("Once upon a time", p))[0] for p in params] == together
+    assert len({tuple(t) for t in together}) == 6
+
+
+def test_unseeded_samples_differ(llm):
+    params = SamplingParams(max_tokens=12, temperature=1.0)
+    outputs = tokens(llm.generate(["Once upon a time"] * 4, params))
+    assert len({tuple(t) for t in outputs}) == 4
+
+
+def test_output_carries_what_was_asked(llm):
+    outputs = llm.generate(["Hello there", llm.tokenizer.encode("Hello there")], GREEDY)
+    text, ids = outputs
+    assert text.prompt == "Hello there"
+    assert ids.prompt is None
+    assert text.prompt_token_ids == ids.prompt_token_ids == llm.tokenizer.encode("Hello there")
+    assert tokens([text]) == tokens([ids])
+    assert text.outputs[0].text == llm.tokenizer.decode(text.outputs[0].token_ids)
+    assert text.metrics.ttft_s is not None
+    assert text.metrics.ttft_s > 0
+    assert text.request_id != ids.request_id
+
+
+def test_chat_is_generate_on_the_template(llm):
+    messages = [{"role": "user", "content": "Hi!"}]
+    ids = llm.encode_chat(messages)
+    assert llm.tokenizer.decode(ids, skip_special=False).startswith("<|im_start|>system")
+    both = llm.chat([messages, messages], GREEDY)
+    assert [o.prompt_token_ids for o in both] == [ids, ids]
+    assert tokens(both) == tokens(llm.generate([ids, ids], GREEDY))
+
+
+def test_stream_gives_the_same_text_in_pieces(llm):
+    expected = llm.generate("Once upon a time", GREEDY)[0].outputs[0].text
+    stream = llm.stream("Once upon a time", GREEDY)
+    pieces = list(stream)
+    assert len(pieces) > 5
+    assert "".join(pieces) == expected == stream.output.outputs[0].text
+
+
+def test_streams_and_batches_can_be_interleaved(llm):
+    expected = tokens(llm.generate(PROMPTS[:3], GREEDY))
+    first = llm.stream(PROMPTS[0], GREEDY)
+    next(first)
+    assert tokens(llm.generate(PROMPTS[1:3], GREEDY)) == expected[1:]
+    list(first)
+    assert tokens([first.output]) == expected[:1]
+
+
+def test_stream_closed_early_frees_its_blocks(llm):
+    with llm.stream("Once upon a time", GREEDY) as stream:
+        next(stream)
+    assert stream.output.outputs[0].finish_reason == "abort"
+    assert list(stream) == []
+    assert not llm.engine.has_work
+    llm.engine.check_invariants()
+
+
+def test_stop_text_is_cut_out(llm):
+    text = llm.generate("Once upon a time", GREEDY)[0].outputs[0].text
+    stop = text[15:22]
+    params = SamplingParams(max_tokens=20, temperature=0, stop=stop)
+    pieces = list(llm.stream("Once upon a time", params))
+    assert "".join(pieces) == text[: text.index(stop)]
+    assert llm.generate("Once upon a time", params)[0].outputs[0].finish_reason == "stop"
+
+
+def test_context_end(smollm2_path):
+    with LLM(smollm2_path, max_context=24, max_num_seqs=2) as llm:
+        assert llm.capacity.num_blocks == 4
+        output = llm.generate(
+            "Once upon a time", SamplingParams(max_tokens=None, temperature=0, ignore_eos=True)
+        )[0]
+        assert len(output.prompt_token_ids) + len(output.outputs[0].token_ids) == 24
+        assert output.outputs[0].finish_reason == "length"
+        with pytest.raises(InvalidRequest, match="the prompt has 24 tokens; at most 23 leave room"):
+            llm.generate([[1] * 24])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "message"),
+    [
+        ("", None, "prompt 0: the prompt is empty"),
+        ([], None, "the list is empty"),
+        (["fine", ""], None, "prompt 1: the prompt is empty"),
+        ([[1, 2], []], None, "prompt 1: the prompt is empty"),
+        ([[1], [49152]], None, "prompt 1: prompt: token id 49152 is outside the vocabulary, 0 to 49151"),
+        ([[-1]], None, "prompt 0: prompt: token id -1"),
+        ([[1] * 9000], None, "prompt 0: the prompt has 9000 tokens; at most 8191 leave room"),
+        ([[1, "a"]], None, "a token id must be an integer, not 'a'"),
+        ([[1, True]], None, "not True"),
+        ([1, 2.5], None, "not 2.5"),
+        (["a", 5], None, "prompt 1: a prompt must be a text or a list of token ids, not int"),
+        (5, None, "prompts must be a text, a list of token ids, or a list of those, not int"),
+        ({"prompt": "a"}, None, "not dict"),
+        (["a", "b"], [GREEDY], "2 prompts, 1 given"),
+        (["a"], "greedy", "one per prompt"),
+        (["a"], {"temperature": 0}, "one per prompt"),
+        (["a"], [{"temperature": 0}], "prompt 0: sampling_params must be SamplingParams, not dict"),
+        (["a"], SamplingParams(stop_token_ids=[60000]), "stop_token_ids: token id 60000"),
+    ],
+)
+def test_bad_requests_are_refused_before_anything_runs(llm, prompts, params, message):
+    with pytest.raises(InvalidRequest) as error:
+        llm.generate(prompts, params)
+    assert message in str(error.value)
+    assert not llm.engine.has_work
+
+
+def test_numpy_token_ids_are_token_ids(llm):
+    ids = llm.tokenizer.encode("Once upon a time")
+    assert tokens(llm.generate([list(np.array(ids))], GREEDY)) == tokens(llm.generate(ids, GREEDY))
+
+
+def test_default_parameters_and_one_per_prompt(llm):
+    assert len(llm.generate("Hi")[0].outputs[0].token_ids) <= 64
+    params = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in (1, 2, 3)]
+    assert [len(t) for t in tokens(llm.generate(["a", "b", "c"], params))] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "message"),
+    [
+        (
+            {"kv_memory": "1KiB"},
+            InvalidConfig,
+            "kv_memory is 1.0 KiB (1024 bytes), but a single block takes 737280",
+        ),
+        ({"kv_memory": "lots"}, InvalidConfig, "kv_memory='lots'"),
+        ({"max_context": 10_000}, InvalidConfig, "the model's limit is 8192"),
+        ({"block_size": 10}, InvalidConfig, "block_size=10"),
+        ({"block_size": {"0-9": 16}}, NotYetSupported, "a block_size per layer group"),
+        ({"kv_dtype": "int8"}, NotYetSupported, "kv_dtype='int8'"),
+        ({"tensor_parallel_size": 2}, NotYetSupported, "tensor_parallel_size=2"),
+        ({"speculative": 4}, NotYetSupported, "speculative=4"),
+        ({"quantization": "awq"}, NotYetSupported, "quantization='awq'"),
+        ({"blocksize": 16}, TypeError, "unexpected keyword argument 'blocksize'"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused_by_name(smollm2_path, settings, kind, message):
+    with pytest.raises(kind) as error:
+        LLM(smollm2_path, **settings)
+    assert message in str(error.value)
+
+
+def test_unknown_model():
+    with pytest.raises(ModelNotFound, match="no model 'nothing-like-this'"):
+        LLM("nothing-like-this")
+
+
+def test_closed(smollm2_path):
+    llm = LLM(smollm2_path, kv_memory="8MiB")
+    llm.close()
+    llm.close()
+    with pytest.raises(OctavoError, match="closed"):
+        llm.generate("Hi")
+
+
+def test_capacity_counts_true_bytes(smollm2_path):
+    for dtype, width in (("bfloat16", 2), ("float32", 4)):
+        with LLM(smollm2_path, kv_memory="32MiB", kv_dtype=dtype) as llm:
+            per_token = 2 * width * llm.spec.num_layers * llm.spec.num_kv_heads * llm.spec.head_dim
+            assert llm.capacity.block_bytes == 16 * per_token
+            assert llm.capacity.num_frames == math.floor((32 << 20) / (16 * per_token))
