@@ -1,4 +1,14 @@
-// Weights rearranged for the vector unit; see linear.hpp for the kernels that read them.
+// Weights rearranged at load for the vector unit: panels of 16 outputs, read from front to back by
+// linear.hpp.
+//
+// With n the output in a panel, and g the group of 32 inputs, a panel is
+//   Q4_0, Q4_1   [K / 32][4][16 n][4]   byte j of part i: input 4 i + j of the group (low nibble) and 16 more
+//   (high) Q8_0         [K / 32][8][16 n][4]   byte j of part i: input 4 i + j, stored as value + 128
+//                both followed by float16 scales [K / 32][16 n]; of Q4_1 [K / 32][2][16 n], scales and
+//                minimums
+//   BF16         [K / 2][16 n][2]
+//   F16, F32     [K][16 n]
+// and then zeros up to a multiple of 64 bytes. Nothing is rounded: the bits are the file's, in another order.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +20,10 @@
 
 namespace octavo {
 
-// A row-major weight matrix as its file holds it, and optionally a bias.
+constexpr int kPanel = 16;
+constexpr int kGroup = 32;
+
+// A row-major weight matrix as its file holds it.
 struct WeightView {
     Encoding encoding;
     const uint8_t* data;
@@ -19,5 +32,8 @@ struct WeightView {
 };
 
 int64_t row_bytes(Encoding encoding, int64_t width);
+
+// Throws std::invalid_argument where a layer cannot consist of these matrices.
+std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, Team& team);
 
 }  // namespace octavo

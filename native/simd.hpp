@@ -22,9 +22,11 @@
 //   pair_bf16(lo, hi)              the inverse, rounding to nearest even
 //   dot_bf16(acc, a, b)            acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of bfloat16 pairs
 //   Tile4, Tile8                   32 x 16 packed weights, ready for the dot product below
-//   dot(tile, x, start)            start[n] + the sum over k < 32 of weight[k][n] * x[k], exact in int32,
-//   where
-//                                  a 4-bit weight is its stored 0..15, an 8-bit weight its value + kTile8Zero
+//   dot_rows<R>(tile, x, sums)     for R rows: sums[r][n] += sum over k < 32 of weight[k][n] * x[r][k],
+//   exact;
+//                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
+//   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
+//   kDotRows, kFloatRows, kFloatPanels   how much of a linear layer the registers hold at once
 #pragma once
 
 #include <cstdint>
