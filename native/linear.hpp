@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kRowBlock = 64;  // rows whose sums fit in the first-level cache
 constexpr int kPrefetchBytes = 4096;
-constexpr int kPrefetchRows = 16;  // below, a step is bound by reading weights
 
 // Rows [first_row, end_row) of the layer's input, and panels [first_panel, end_panel) of a segment.
 struct LinearItem {
@@ -49,62 +48,83 @@ OCTAVO_INLINE I32x16 sum_start(const QuantizedGroup& group) {
     return splat(encoding == Encoding::Q8_0 ? group.start_q8 : group.start_q4);
 }
 
-// R rows of one tile: their integer sums side by side, so that the dot products of one row need not be waited
-// for.
-template <Encoding encoding, int R, class Tile>
-OCTAVO_INLINE void add_tile(const Tile& tile, F32x16 scale, F32x16 minimum, const QuantizedGroup* groups,
-                            float* sums) {
-    I32x16 starts[R];
+// R rows x P panels of one group: all their integer sums side by side, so that none has to wait for another.
+template <Encoding encoding, int R, int P, class Tile>
+OCTAVO_INLINE void add_tiles(const Tile (&tiles)[P], const F32x16 (&scales)[P], const F32x16 (&minimums)[P],
+                             const QuantizedGroup* groups, float* sums) {
+    I32x16 dots[R][P];
     const int8_t* values[R];
     for (int r = 0; r < R; r++) {
-        starts[r] = sum_start<encoding>(groups[r]);
         values[r] = groups[r].values;
+        for (int p = 0; p < P; p++) dots[r][p] = sum_start<encoding>(groups[r]);
     }
-    dot_rows<R>(tile, values, starts);
-    for (int r = 0; r < R; r++) {
-        F32x16 sum = fma(scale_sum(starts[r], groups[r]), scale, load(sums + 16 * r));
-        if constexpr (QuantizedTraits<encoding>::has_minimum)
-            sum = fma(minimum, splat(groups[r].scaled_sum), sum);
-        store(sums + 16 * r, sum);
-    }
+    dot_rows(tiles, values, dots);
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) {
+            float* place = sums + (r * P + p) * 16;
+            F32x16 sum = fma(scale_sum(dots[r][p], groups[r]), scales[p], load(place));
+            if constexpr (encoding == Encoding::Q4_1)
+                sum = fma(minimums[p], splat(groups[r].scaled_sum), sum);
+            store(place, sum);
+        }
 }
 
-// int8 activations. Per group: sum += (float(integer dot) * input scale) * weight scale [+ minimum * input
-// sum].
-template <Encoding encoding>
-inline void quantized_item(const LinearArgs& args, const LinearItem& item) {
+// int8 activations on P panels. Per group of inputs, in order:
+// sum += (float(integer dot) * input scale) * weight scale [+ minimum * input sum].
+template <Encoding encoding, int P>
+inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel) {
     using Traits = QuantizedTraits<encoding>;
+    using Tile = std::conditional_t<Traits::is_q8, Tile8, Tile4>;
     const Segment& segment = *item.segment;
     const int64_t num_groups = args.weight->num_inputs / 32;
     const int num_rows = item.end_row - item.first_row;
-    const auto* input = reinterpret_cast<const QuantizedGroup*>(args.scratch) + item.first_row;
-    alignas(64) float sums[kRowBlock * 16];
-    for (int64_t panel = item.first_panel; panel < item.end_panel; panel++) {
-        const uint8_t* tiles = segment.panels + panel * segment.panel_bytes;
-        const uint8_t* scales = tiles + num_groups * Traits::tile_bytes;
-        for (int r = 0; r < num_rows; r++) store(sums + 16 * r, splat(0.0f));
-        for (int64_t g = 0; g < num_groups; g++) {
-            if (args.num_rows < kPrefetchRows)
-                for (int i = 0; i < Traits::tile_bytes; i += 64) prefetch_l2(tiles + kPrefetchBytes + i);
-            const std::conditional_t<Traits::is_q8, Tile8, Tile4> tile(tiles);
-            const F32x16 scale = load_f16(scales);
-            const F32x16 minimum = Traits::has_minimum ? load_f16(scales + 32) : splat(0.0f);
-            const QuantizedGroup* groups = input + g * args.num_rows;
+    const auto* groups = reinterpret_cast<const QuantizedGroup*>(args.scratch) + item.first_row;
+    const uint8_t* tile_data = segment.tiles + first_panel * segment.tile_bytes;
+    const uint8_t* scale_data = segment.scales + first_panel * segment.scale_bytes;
+    alignas(64) float sums[kRowBlock * P * 16];
+    for (int i = 0; i < num_rows * P; i++) store(sums + 16 * i, splat(0.0f));
+    for (int64_t g = 0; g < num_groups; g++) {
+        const auto tile_of = [&](int p) {
+            return tile_data + p * segment.tile_bytes + g * Traits::tile_bytes;
+        };
+        F32x16 scales[P], minimums[P];
+        for (int p = 0; p < P; p++) {
+            for (int i = 0; i < Traits::tile_bytes; i += 64) prefetch_l2(tile_of(p) + kPrefetchBytes + i);
+            const uint8_t* scale = scale_data + p * segment.scale_bytes + g * Traits::scale_bytes;
+            prefetch_l2(scale + kPrefetchBytes / 4);
+            scales[p] = load_f16(scale);
+            minimums[p] = Traits::has_minimum ? load_f16(scale + 32) : splat(0.0f);
+        }
+        const auto add_rows = [&](const Tile(&tiles)[P]) {
             int r = 0;
             for (; r + kDotRows <= num_rows; r += kDotRows)
-                add_tile<encoding, kDotRows>(tile, scale, minimum, groups + r, sums + 16 * r);
-            for (; r < num_rows; r++) add_tile<encoding, 1>(tile, scale, minimum, groups + r, sums + 16 * r);
-            tiles += Traits::tile_bytes;
-            scales += Traits::scale_bytes;
-        }
-        for (int r = 0; r < num_rows; r++)
-            store_panel(args, segment, panel, item.first_row + r, load(sums + 16 * r));
+                add_tiles<encoding, kDotRows, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
+            for (; r < num_rows; r++)
+                add_tiles<encoding, 1, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
+        };
+        if constexpr (P == 2)
+            add_rows({Tile(tile_of(0)), Tile(tile_of(1))});
+        else
+            add_rows({Tile(tile_of(0))});
+        groups += args.num_rows;
     }
+    for (int r = 0; r < num_rows; r++)
+        for (int p = 0; p < P; p++)
+            store_panel(args, segment, first_panel + p, item.first_row + r, load(sums + (r * P + p) * 16));
+}
+
+template <Encoding encoding>
+inline void quantized_item(const LinearArgs& args, const LinearItem& item) {
+    int64_t panel = item.first_panel;
+    for (; panel + kDotPanels <= item.end_panel; panel += kDotPanels)
+        quantized_panels<encoding, kDotPanels>(args, item, panel);
+    if (panel < item.end_panel) quantized_panels<encoding, 1>(args, item, panel);
 }
 
 // Up to 32 inputs of a panel as float32 [inputs][16], exactly the values that the file means.
 template <Encoding encoding>
-OCTAVO_INLINE void decode_tile(const uint8_t* panel, int64_t num_inputs, int64_t group, float* out) {
+OCTAVO_INLINE void decode_tile(const uint8_t* panel, const uint8_t* scales, int64_t num_inputs, int64_t group,
+                               float* out) {
     const int64_t first = group * 32;
     const int count = int(num_inputs - first < 32 ? num_inputs - first : 32);
     if constexpr (encoding == Encoding::F32) {
@@ -120,7 +140,7 @@ OCTAVO_INLINE void decode_tile(const uint8_t* panel, int64_t num_inputs, int64_t
     } else {
         using Traits = QuantizedTraits<encoding>;
         const uint8_t* tile = panel + group * Traits::tile_bytes;
-        const uint8_t* scales = panel + num_inputs / 32 * Traits::tile_bytes + group * Traits::scale_bytes;
+        scales += group * Traits::scale_bytes;
         const F32x16 scale = load_f16(scales);
         const F32x16 minimum = Traits::has_minimum ? load_f16(scales + 32) : splat(0.0f);
         const I32x16 zero = splat(Traits::is_q8 ? 128 : encoding == Encoding::Q4_0 ? 8 : 0);
@@ -176,7 +196,8 @@ inline void float_panels(const LinearArgs& args, const LinearItem& item, int64_t
     for (int64_t g = 0; g * 32 < num_inputs; g++) {
         const int count = int(num_inputs - g * 32 < 32 ? num_inputs - g * 32 : 32);
         for (int p = 0; p < P; p++)
-            decode_tile<encoding>(segment.panels + (first_panel + p) * segment.panel_bytes, num_inputs, g,
+            decode_tile<encoding>(segment.tiles + (first_panel + p) * segment.tile_bytes,
+                                  segment.scales + (first_panel + p) * segment.scale_bytes, num_inputs, g,
                                   tiles[p]);
         const float* x = args.in.row(item.first_row) + g * 32;
         int r = 0;
@@ -225,9 +246,9 @@ OCTAVO_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; 
 // Panels per item of work: small enough to share out evenly, large enough that claiming costs nothing.
 OCTAVO_INLINE int64_t panels_per_item(const Segment& segment, int num_workers) {
     const int64_t fair = divide_up(segment.num_panels, 16 * int64_t(num_workers));
-    const int64_t most = divide_up(64 << 10, segment.panel_bytes);
-    const int64_t panels = fair < most ? fair : most;
-    return segment.is_quantized() ? panels : divide_up(panels, kFloatPanels) * kFloatPanels;
+    const int64_t most = divide_up(64 << 10, segment.tile_bytes);
+    const int64_t together = segment.is_quantized() ? kDotPanels : kFloatPanels;
+    return divide_up(fair < most ? fair : most, together) * together;
 }
 
 inline void linear(const LinearArgs& args, Worker& worker) {

@@ -11,8 +11,9 @@ namespace octavo {
 struct Segment {
     Encoding encoding;
     int64_t first_output, num_outputs;
-    int64_t num_panels, panel_bytes;
-    const uint8_t* panels;
+    int64_t num_panels;
+    int64_t tile_bytes, scale_bytes;  // of one panel
+    const uint8_t *tiles, *scales;
     const float* bias;  // [num_panels * 16], or null
 
     [[gnu::always_inline]] inline bool is_quantized() const { return encoding >= Encoding::Q8_0; }

@@ -5,6 +5,8 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "packed_linear.hpp"
 
@@ -13,34 +15,29 @@ namespace {
 
 bool is_quantized(Encoding encoding) { return encoding >= Encoding::Q8_0; }
 
-int64_t panel_bytes(Encoding encoding, int64_t num_inputs) {
+// Bytes of one panel's tiles and of its scales.
+std::pair<int64_t, int64_t> panel_bytes(Encoding encoding, int64_t num_inputs) {
     const int64_t groups = num_inputs / kGroup;
-    int64_t bytes = 0;
     switch (encoding) {
         case Encoding::F32:
-            bytes = num_inputs * kPanel * 4;
-            break;
+            return {num_inputs * kPanel * 4, 0};
         case Encoding::F16:
-            bytes = num_inputs * kPanel * 2;
-            break;
+            return {num_inputs * kPanel * 2, 0};
         case Encoding::BF16:
-            bytes = (num_inputs + 1) / 2 * kPanel * 4;
-            break;
+            return {(num_inputs + 1) / 2 * kPanel * 4, 0};
         case Encoding::Q8_0:
-            bytes = groups * (512 + 32);
-            break;
+            return {groups * 512, groups * 32};
         case Encoding::Q4_0:
-            bytes = groups * (256 + 32);
-            break;
+            return {groups * 256, groups * 32};
         case Encoding::Q4_1:
-            bytes = groups * (256 + 64);
-            break;
+            return {groups * 256, groups * 64};
     }
-    return (bytes + 63) / 64 * 64;
+    return {0, 0};
 }
 
 // One output's row into place `n` of a zeroed panel.
-void pack_row(Encoding encoding, const uint8_t* row, int64_t num_inputs, int n, uint8_t* panel) {
+void pack_row(Encoding encoding, const uint8_t* row, int64_t num_inputs, int n, uint8_t* panel,
+              uint8_t* scales) {
     const int64_t groups = num_inputs / kGroup;
     switch (encoding) {
         case Encoding::F32:
@@ -60,7 +57,7 @@ void pack_row(Encoding encoding, const uint8_t* row, int64_t num_inputs, int n, 
                 const uint8_t* block = row + g * 34;
                 for (int k = 0; k < kGroup; k++)
                     panel[g * 512 + (k / 4 * kPanel + n) * 4 + k % 4] = block[2 + k] ^ 0x80;
-                std::memcpy(panel + groups * 512 + (g * kPanel + n) * 2, block, 2);
+                std::memcpy(scales + (g * kPanel + n) * 2, block, 2);
             }
             break;
         case Encoding::Q4_0:
@@ -72,12 +69,16 @@ void pack_row(Encoding encoding, const uint8_t* row, int64_t num_inputs, int n, 
                 for (int i = 0; i < 4; i++)
                     std::memcpy(panel + g * 256 + (i * kPanel + n) * 4, block + header + 4 * i, 4);
                 for (int p = 0; p < num_parameters; p++)
-                    std::memcpy(panel + groups * 256 + ((g * num_parameters + p) * kPanel + n) * 2,
-                                block + 2 * p, 2);
+                    std::memcpy(scales + ((g * num_parameters + p) * kPanel + n) * 2, block + 2 * p, 2);
             }
             break;
         }
     }
+}
+
+int64_t segment_bytes(const Segment& segment) {
+    const int64_t bytes = segment.num_panels * (segment.tile_bytes + segment.scale_bytes);
+    return (bytes + 63) / 64 * 64;
 }
 
 struct FreeAligned {
@@ -128,11 +129,15 @@ std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights
         if (is_quantized(weight.encoding) && weight.num_inputs % kGroup)
             throw std::invalid_argument("a quantized weight matrix of " + size +
                                         ": the number of inputs must be a multiple of 32");
-        const int64_t num_panels = (weight.num_outputs + kPanel - 1) / kPanel;
-        layer->owned_segments.push_back({weight.encoding, layer->num_outputs, weight.num_outputs, num_panels,
-                                         panel_bytes(weight.encoding, weight.num_inputs), nullptr, nullptr});
+        Segment segment{};
+        segment.encoding = weight.encoding;
+        segment.first_output = layer->num_outputs;
+        segment.num_outputs = weight.num_outputs;
+        segment.num_panels = (weight.num_outputs + kPanel - 1) / kPanel;
+        std::tie(segment.tile_bytes, segment.scale_bytes) = panel_bytes(weight.encoding, weight.num_inputs);
+        layer->owned_segments.push_back(segment);
         layer->num_outputs += weight.num_outputs;
-        bytes += num_panels * layer->owned_segments.back().panel_bytes;
+        bytes += segment_bytes(segment);
     }
     layer->memory.reset(static_cast<uint8_t*>(::operator new[](bytes, std::align_val_t(64))));
 
@@ -140,9 +145,11 @@ std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights
     for (size_t s = 0; s < weights.size(); s++) {
         const WeightView& weight = weights[s];
         Segment& segment = layer->owned_segments[s];
-        uint8_t* panels = next;
-        next += segment.num_panels * segment.panel_bytes;
-        segment.panels = panels;
+        uint8_t* tiles = next;
+        uint8_t* scales = tiles + segment.num_panels * segment.tile_bytes;
+        next += segment_bytes(segment);
+        segment.tiles = tiles;
+        segment.scales = scales;
         if (weight.bias) {
             auto& bias = layer->owned_biases.emplace_back(weight.bias, weight.bias + weight.num_outputs);
             bias.resize(segment.num_panels * kPanel);
@@ -151,12 +158,13 @@ std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights
         const int64_t stride = row_bytes(weight.encoding, weight.num_inputs);
         team.run([&](Worker& worker) {
             worker.for_each(segment.num_panels, [&](int64_t p) {
-                uint8_t* panel = panels + p * segment.panel_bytes;
-                std::memset(panel, 0, segment.panel_bytes);
+                uint8_t *tile = tiles + p * segment.tile_bytes, *scale = scales + p * segment.scale_bytes;
+                std::memset(tile, 0, segment.tile_bytes);
+                std::memset(scale, 0, segment.scale_bytes);
                 const int count = int(std::min<int64_t>(kPanel, weight.num_outputs - p * kPanel));
                 for (int n = 0; n < count; n++)
                     pack_row(weight.encoding, weight.data + (p * kPanel + n) * stride, weight.num_inputs, n,
-                             panel);
+                             tile, scale);
             });
         });
     }

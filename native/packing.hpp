@@ -1,14 +1,13 @@
 // Weights rearranged at load for the vector unit: panels of 16 outputs, read from front to back by
 // linear.hpp.
 //
-// With n the output in a panel, and g the group of 32 inputs, a panel is
+// With n the output in a panel, a panel's tiles are
 //   Q4_0, Q4_1   [K / 32][4][16 n][4]   byte j of part i: input 4 i + j of the group (low nibble) and 16 more
-//   (high) Q8_0         [K / 32][8][16 n][4]   byte j of part i: input 4 i + j, stored as value + 128
-//                both followed by float16 scales [K / 32][16 n]; of Q4_1 [K / 32][2][16 n], scales and
-//                minimums
-//   BF16         [K / 2][16 n][2]
-//   F16, F32     [K][16 n]
-// and then zeros up to a multiple of 64 bytes. Nothing is rounded: the bits are the file's, in another order.
+//   (high) Q8_0         [K / 32][8][16 n][4]   byte j of part i: input 4 i + j, stored as value + 128 BF16 [K
+//   / 2][16 n][2] F16, F32     [K][16 n]
+// and its scales, of the quantized ones, float16 [K / 32][16 n], of Q4_1 [K / 32][2][16 n] with the minimums.
+// First come the tiles of all panels, then the scales of all. Nothing is rounded: the bits are the file's,
+// reordered.
 #pragma once
 
 #include <cstdint>

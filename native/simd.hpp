@@ -6,6 +6,7 @@
 // function with external linkage compiled for AVX-512 could otherwise be the copy that the linker keeps for
 // everyone.
 //
+// clang-format off
 // Each simd_<isa>.hpp defines, for F32x16 and I32x16:
 //   splat, load, store             one value in all lanes; 16 values from or to memory (no alignment needed)
 //   load_first, store_first        the first n lanes only; the others load as zero
@@ -22,11 +23,11 @@
 //   pair_bf16(lo, hi)              the inverse, rounding to nearest even
 //   dot_bf16(acc, a, b)            acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of bfloat16 pairs
 //   Tile4, Tile8                   32 x 16 packed weights, ready for the dot product below
-//   dot_rows<R>(tile, x, sums)     for R rows: sums[r][n] += sum over k < 32 of weight[k][n] * x[r][k],
-//   exact;
+//   dot_rows(tiles, x, sums)       R rows x P tiles: sums[r][p] += sum over k < 32 of tile[p][k] * x[r][k], exact;
 //                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
 //   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
-//   kDotRows, kFloatRows, kFloatPanels   how much of a linear layer the registers hold at once
+//   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
+// clang-format on
 #pragma once
 
 #include <cstdint>

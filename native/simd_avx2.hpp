@@ -14,7 +14,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
-constexpr int kDotRows = 2, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -225,10 +225,10 @@ OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
     return start + I32x16{_mm256_madd_epi16(lo, ones), _mm256_madd_epi16(hi, ones)};
 }
 
-// dot() for R rows.
-template <int R, class Tile>
-OCTAVO_INLINE void dot_rows(const Tile& tile, const int8_t* const (&x)[R], I32x16 (&sums)[R]) {
-    for (int r = 0; r < R; r++) sums[r] = dot(tile, x[r], sums[r]);
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace

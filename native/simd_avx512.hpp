@@ -14,7 +14,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
-constexpr int kDotRows = 8, kFloatRows = 4, kFloatPanels = 4;
+constexpr int kDotRows = 4, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
@@ -135,11 +135,13 @@ struct Tile8 {
     }
 };
 
-template <int R, class Tile>
-OCTAVO_INLINE void dot_rows(const Tile& tile, const int8_t* const (&x)[R], I32x16 (&sums)[R]) {
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
     for (int i = 0; i < 8; i++)
-        for (int r = 0; r < R; r++)
-            sums[r].v = _mm512_dpbusd_epi32(sums[r].v, tile.w[i], broadcast_4(x[r] + 4 * i));
+        for (int r = 0; r < R; r++) {
+            const __m512i four = broadcast_4(x[r] + 4 * i);
+            for (int p = 0; p < P; p++) sums[r][p].v = _mm512_dpbusd_epi32(sums[r][p].v, tiles[p].w[i], four);
+        }
 }
 #else
 constexpr int kTile8Zero = 0;
@@ -176,9 +178,10 @@ OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
     return {_mm512_add_epi32(start.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
 }
 
-template <int R, class Tile>
-OCTAVO_INLINE void dot_rows(const Tile& tile, const int8_t* const (&x)[R], I32x16 (&sums)[R]) {
-    for (int r = 0; r < R; r++) sums[r] = dot(tile, x[r], sums[r]);
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
 }
 #endif
 

@@ -12,7 +12,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = false;
-constexpr int kDotRows = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 
 // f of each lane number, as a vector.
 template <class V, class F>
@@ -208,10 +208,10 @@ OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
     return start;
 }
 
-// dot() for R rows.
-template <int R, class Tile>
-OCTAVO_INLINE void dot_rows(const Tile& tile, const int8_t* const (&x)[R], I32x16 (&sums)[R]) {
-    for (int r = 0; r < R; r++) sums[r] = dot(tile, x[r], sums[r]);
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace
