@@ -130,8 +130,8 @@ def build_gguf_tokenizer(vocabulary: GGUFVocabulary, templates: Sequence[str] = 
         name = vocabulary.get("pre", str, "")
         if not name:
             raise UnsupportedModel(
-                "the file does not name its pre-tokenizer (tokenizer.ggml.pre), so how it cuts text into words "
-                "is not known; convert the model again with a current converter"
+                "the file does not name its pre-tokenizer (tokenizer.ggml.pre), and without it the tokens of "
+                "a text are not known; convert the model again with a current converter"
             )
         pre_tokenizer = find_pre_tokenizer(name)
         vocab, merges = vocabulary.id_of, vocabulary.get_merges()
