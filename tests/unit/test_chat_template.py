@@ -419,7 +419,7 @@ class TestBounds:
             "{{ [1] | slice(10**10) | list }}",
             "{{ (9**999)**999 }}",
             "{% set s = namespace(x='x') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}",
-            "{% set s = namespace(x='x') %}{% for i in range(99) %}{% set s.x = 1 ~ (s.x ~ s.x) %}{% endfor %}",
+            "{% set s = namespace(x='') %}{% for i in range(99) %}{% set s.x = 1~(s.x ~ s.x) %}{% endfor %}",
             "{% set s = namespace(x='x') %}{% for i in range(99) %}{% set s.x = s.x + s.x %}{% endfor %}",
             "{% set s = namespace(x=[1]) %}{% for i in range(99) %}{% set s.x = s.x + s.x %}{% endfor %}",
             "{% set s = namespace(x=9) %}{% for i in range(99) %}{% set s.x = s.x * s.x %}{% endfor %}",

