@@ -135,7 +135,7 @@ class KVManager:
 
     def append_tokens(self, seq_id: int, token_ids: Iterable[int]) -> None:
         """Add known tokens to the end."""
-        self._sequence(seq_id).tokens.extend(token_ids)
+        self._sequence(seq_id).tokens.extend(pack_tokens(token_ids))
 
     def fork(self, seq_id: int) -> int:
         """A second sequence with the same tokens and the same blocks, the unfinished one included.
@@ -190,7 +190,9 @@ class KVManager:
         del seq.tokens[num_tokens:]
         seq.chain.truncate(num_tokens)
         self.total_computed -= seq.num_computed - num_computed
-        seq.start_at(num_computed)
+        seq.num_computed = seq.fast_end = num_computed
+        seq.granted = min(seq.granted, num_tokens)
+        seq.update_mark_end()
 
     def release_sequence(self, seq_id: int) -> None:
         """End a sequence: let go of all its blocks, the tail before the head."""

@@ -1,7 +1,7 @@
 """Where each layer's K and V lie inside a block.
 
 A *frame* is one block of the pool: ``frame_bytes`` contiguous bytes, so that a copy, a swap or a file write
-is one move. Inside it lie *tiles*. A tile holds K or V of one layer and one KV head for ``block_size`` tokens.
+is one move. Inside it lie *tiles*. A tile holds K or V of one layer and KV head for ``block_size`` tokens.
 Every tile has an address: which block table leads to its frame (``table``), and the byte offset in the frame.
 With one group of layers there is one table and the tiles of all layers share the frame; with several groups
 each group has its own tables, and nothing else changes for the kernels.
