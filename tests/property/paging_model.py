@@ -167,7 +167,7 @@ class PagingModel:
             assert plan.fits
             if needed > room:
                 self._taken_over(seq, count)
-            self._granted(before, [(seq, grant)], copies)
+            self._granted(before, {seq: grant.block_updates}, grant.copies, copies)
             self._check_row(seq)
             done.append((seq, count))
         return done
@@ -177,13 +177,13 @@ class PagingModel:
         needs = [self._naive_needs(seq, count) for seq, count in work]
         fits = sum(n[0] for n in needs) <= self.kv.num_free_blocks + sum(n[1] for n in needs)
         try:
-            grants = self.kv.commit_step(work)
+            grant = self.kv.commit_step(work)
         except OutOfBlocks as error:
             assert not fits
             self._refused(error, before)
             return []
         assert fits
-        self._granted(before, grants, copies)
+        self._granted(before, grant.block_updates, grant.copies, copies)
         for seq, _ in work:
             self._check_row(seq)
         return work
@@ -194,17 +194,17 @@ class PagingModel:
         assert self._snapshot() == before
         self.events["out"] += 1
 
-    def _granted(self, before, grants, copies) -> None:
+    def _granted(self, before, updates, new_copies, copies) -> None:
         """Apply the updates and see which cached blocks had to go."""
-        for seq, grant in grants:
-            copies += grant.copies
-            for table, index, block_id in grant.block_updates:
+        copies += new_copies
+        for seq, own in updates.items():
+            for table, index, block_id in own:
                 self.rows[seq][table][index] = block_id
         census = self.kv.census()
         _, old_tables, old_cached, old_free = before
         fresh = {
             block_id
-            for seq, _ in grants
+            for seq in updates
             for old, new in zip(old_tables[seq], self.kv.block_tables(seq), strict=True)
             for index, block_id in enumerate(new)
             if block_id and (index >= len(old) or old[index] != block_id)

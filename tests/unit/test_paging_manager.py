@@ -287,8 +287,8 @@ def test_a_step_is_committed_whole_or_not_at_all():
     with pytest.raises(OutOfBlocks, match="6 needed, 5 free, 0 evictable"):
         kv.commit_step([(one, 12), (two, 12)])
     assert kv.stats().used_blocks == 0
-    grants = dict(kv.commit_step([(one, 12), (two, 8)]))
-    assert [len(grants[seq].block_updates) for seq in (one, two)] == [3, 2]
+    grant = kv.commit_step([(one, 12), (two, 8)])
+    assert grant.block_updates == {one: [(0, i, i + 1) for i in range(3)], two: [(0, 0, 4), (0, 1, 5)]}
 
 
 def test_a_plan_that_went_stale_is_carried_out_as_things_are():
@@ -364,12 +364,12 @@ def test_a_whole_step_does_what_single_calls_do():
         for seq in sequences:
             kv.append_tokens(seq, [7])
     for step in range(20):
-        grants = dict(together.commit_step([(seq, 1) for seq in sequences]))
-        for seq in sequences:
-            grant = apart.commit(apart.plan_slots(seq, 1))
-            assert (grant.block_updates, grant.copies) == grants.get(seq, ([], []))
-            together.complete_copies(grant.copies)
-            apart.complete_copies(grant.copies)
+        whole = together.commit_step([(seq, 1) for seq in sequences])
+        grants = {seq: apart.commit(apart.plan_slots(seq, 1)) for seq in sequences}
+        assert whole.block_updates == {seq: g.block_updates for seq, g in grants.items() if g.block_updates}
+        assert whole.copies == [copy for g in grants.values() for copy in g.copies]
+        for kv in (together, apart):
+            kv.complete_copies(whole.copies)
         together.advance_step([(seq, 1, step if seq % 2 else seq) for seq in sequences])
         for seq in sequences:
             apart.mark_computed(seq, apart.num_computed(seq) + 1)

@@ -53,13 +53,10 @@ class NameChain:
     def name(self, tokens: "array[int]", stop: int) -> bytes:
         """Name of ``tokens[:stop]``; ``stop`` is a positive multiple of the unit within the tokens."""
         names, unit = self.names, self.unit
-        wanted = stop // unit
-        while len(names) < wanted:
-            start = len(names) * unit
-            names.append(
-                self._hash(names[-1] if names else self.root, tokens[start : start + unit].tobytes())
-            )
-        return names[wanted - 1]
+        for start in range(len(names) * unit, stop, unit):
+            parent = names[-1] if names else self.root
+            names.append(self._hash(parent, tokens[start : start + unit].tobytes()))
+        return names[stop // unit - 1]
 
     def copy(self) -> "NameChain":
         """An independent chain that knows the same names."""
