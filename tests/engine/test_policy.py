@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from toy import EOS, VOCAB, ToyEngine, random_prompts, tokens_of, toy_greedy
 
 from octavo.core.errors import InvalidRequest
@@ -245,3 +247,36 @@ def test_unseeded_requests_differ():
         *[toy.submit([1, 2, 3], max_tokens=20, temperature=1.0, ignore_eos=True) for _ in range(5)]
     )
     assert len({tuple(tokens) for tokens in outputs}) == 5
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    block_size=st.sampled_from([8, 16]),
+    spare_blocks=st.integers(0, 30),
+    budget=st.integers(1, 80),
+    rows=st.integers(1, 9),
+    prefix_cache=st.booleans(),
+)
+def test_any_engine_gives_the_same_tokens(seed, block_size, spare_blocks, budget, rows, prefix_cache):
+    rng = np.random.default_rng(seed)
+    prompts = random_prompts(int(rng.integers(1, 14)), seed=seed, longest=45)
+    counts = rng.integers(1, 25, len(prompts)).tolist()
+    most = max(len(p) + n - 1 for p, n in zip(prompts, counts, strict=True))
+    toy = ToyEngine(
+        num_blocks=-(-most // block_size) + 1 + spare_blocks,
+        block_size=block_size,
+        max_step_tokens=budget,
+        max_num_seqs=rows,
+        prefix_cache=prefix_cache,
+    )
+    waiting = list(zip(prompts, counts, strict=True))
+    generations = []
+    while waiting or toy.engine.has_work:
+        while waiting and rng.random() < 0.4:
+            prompt, count = waiting.pop(0)
+            generations.append(toy.submit(prompt, max_tokens=count, ignore_eos=True))
+        if toy.engine.has_work:
+            toy.step()
+    assert toy.run(*generations) == [expected(p, n) for p, n in zip(prompts, counts, strict=True)]
+    assert all(g.request.num_preemptions <= MAX_PREEMPTIONS for g in generations)
