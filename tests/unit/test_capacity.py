@@ -3,11 +3,21 @@ import pytest
 from octavo.core.config import EngineConfig
 from octavo.core.errors import InvalidConfig
 from octavo.engine.capacity import plan_capacity
+from octavo.paging.groups import GroupPlan, plan_groups
 
 
-def plan(*, available: int = 1 << 40, context: int = 2048, **settings):
+def layers(block_sizes=16, *, windows=None) -> GroupPlan:
+    """Two layers of one KV head and 64 bytes per token: frames of 4,096 bytes for blocks of 16."""
+    return plan_groups(block_sizes, num_layers=2, num_kv_heads=1, token_bytes=64, windows=windows)
+
+
+def plan(*, available: int = 1 << 40, context: int = 2048, windows=None, **settings):
+    config = EngineConfig(**settings)
     return plan_capacity(
-        EngineConfig(**settings), block_bytes=1000, model_context=context, available_bytes=available
+        config,
+        plan=layers(config.block_sizes, windows=windows),
+        model_context=context,
+        available_bytes=available,
     )
 
 
