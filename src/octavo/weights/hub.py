@@ -165,7 +165,7 @@ def _reporting_bar(label: str, progress: Progress) -> type[Any]:
         monitor_interval = 0  # no watching thread
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            quiet = {"file": io.StringIO(), "mininterval": 0.1, "miniters": 0}
+            quiet = {"disable": False, "file": io.StringIO(), "mininterval": 0.1, "miniters": 0}
             super().__init__(*args, **(kwargs | quiet))  # type: ignore[no-untyped-call]
             if kwargs.get("unit") == "B":
                 bars.append(self)

