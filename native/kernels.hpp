@@ -1,8 +1,10 @@
-// The kernels' contract: plain arguments in, one function per operation, one table of functions per instruction
-// set. kernels.cpp is compiled once per instruction set; dispatch.cpp chooses a table when the module is loaded.
+// The kernels' contract: plain arguments in, one function per operation, one table of functions per
+// instruction set. kernels.cpp is compiled once per instruction set; dispatch.cpp chooses a table when the
+// module is loaded.
 //
 // Every kernel reduces in an order that depends only on the weights and on absolute token positions: never on
-// the number of tokens in the step, on the threads, or on the block size. Results are bit-exact under all of them.
+// the number of tokens in the step, on the threads, or on the block size. Results are bit-exact under all of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,7 @@ enum class KVDtype : int { BF16, F32 };
 struct Rows {
     float* data;
     int64_t width;
-    float* row(int64_t i) const { return data + i * width; }
+    [[gnu::always_inline]] float* row(int64_t i) const { return data + i * width; }
 };
 
 struct BlockTable {
@@ -110,11 +112,5 @@ struct Kernels {
     void (*paged_attention)(const AttentionArgs&, const StepView&, Worker&);
     void (*silu_mul)(const SiluMulArgs&, int num_rows, Worker&);
 };
-
-// Tables of the instruction sets that are compiled in and that this CPU has, best first.
-const Kernels* const* available_kernels(int* count);
-
-// The table in use; OCTAVO_ISA in the environment names a lower one. Throws std::runtime_error on an unknown name.
-const Kernels& kernels();
 
 }  // namespace octavo

@@ -2,13 +2,9 @@
 // operations, takes its share of each by claiming items, and waits for the others before the next.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <memory>
+#include <type_traits>
 
 namespace octavo {
 
@@ -17,15 +13,20 @@ class Team;
 // A thread's handle inside a parallel region.
 class Worker {
   public:
-    Worker(Team& team, int id) : team_(team), id_(id) {}
+    Worker(Team& team, int id);
 
-    int id() const { return id_; }
-    int count() const;
+    [[gnu::always_inline]] int id() const { return id_; }
+    [[gnu::always_inline]] int count() const { return count_; }
 
-    // Calls f(i) for every i in [0, n), each on exactly one worker, then waits for all workers. All workers of
-    // the team must make the same sequence of calls. Which worker takes which item must not change a result.
+    // Calls f(i) for every i in [0, n), each on exactly one worker, then waits for all workers. All workers
+    // of the team must make the same sequence of calls. Which worker takes which item must not change a
+    // result.
     template <class F>
     void for_each(int64_t n, F&& f) {
+        if (count_ == 1) {
+            for (int64_t i = 0; i < n; i++) f(i);
+            return;
+        }
         for (int64_t i = claim(); i < n; i = claim()) f(i);
         barrier();
     }
@@ -36,12 +37,12 @@ class Worker {
     int64_t claim();
 
     Team& team_;
-    int id_;
-    uint32_t phase_ = 0;
-    friend class Team;
+    int id_, count_;
+    uint32_t phase_;
 };
 
-// `count` workers: the calling thread and count - 1 of the team's own, which spin briefly, then sleep.
+// `count` workers: the calling thread and count - 1 of the team's own, which between regions and at barriers
+// spin briefly, then sleep. Survives fork(): the child starts threads of its own when it first needs them.
 class Team {
   public:
     explicit Team(int count);
@@ -51,25 +52,28 @@ class Team {
 
     int count() const { return count_; }
 
-    // Runs `body` once on every worker and returns when all are done. Not reentrant.
-    void run(const std::function<void(Worker&)>& body);
+    // Runs `body(worker)` once on every worker and returns when all are done. Calls from several threads take
+    // turns; a body must not call it. An exception that leaves a body ends the process.
+    template <class F>
+    void run(F&& body) {
+        using Body = std::remove_reference_t<F>;
+        run_body([](void* f, Worker& worker) noexcept { (*static_cast<Body*>(f))(worker); }, &body);
+    }
 
   private:
     friend class Worker;
+    struct State;
+    using Call = void (*)(void*, Worker&) noexcept;
 
-    void worker_loop(int id);
-    void barrier_wait(uint32_t& phase);
+    void run_body(Call call, void* body);
+    void start();
 
     int count_;
-    std::vector<std::thread> threads_;
-    const std::function<void(Worker&)>* body_ = nullptr;
-    alignas(64) std::atomic<uint32_t> epoch_{0};
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<uint32_t> barrier_phase_{0};
-    alignas(64) std::atomic<int64_t> next_item_[2] = {};
-    std::atomic<bool> stop_{false};
-    std::mutex mutex_;
-    std::condition_variable wake_;
+    long owner_ = 0;  // the process whose threads they are
+    std::unique_ptr<State> state_;
 };
+
+// Cores this process may use: its CPU affinity, further limited by the CPU quota of its control groups.
+int usable_cores();
 
 }  // namespace octavo

@@ -1,0 +1,65 @@
+// Which instruction set runs: the best one that this CPU has, or a lower one by name.
+#include "dispatch.hpp"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+namespace octavo {
+
+#define X(isa) extern const Kernels kernels_##isa;
+OCTAVO_ISAS
+#undef X
+
+namespace {
+
+bool supported(const std::string& isa) {
+#if defined(__x86_64__)
+    const auto avx2 = [] {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+    };
+    const auto avx512 = [&] {
+        return avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    };
+    if (isa == "avx2") return avx2();
+    if (isa == "avx512") return avx512();
+    if (isa == "avx512_bf16")
+        return avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#endif
+    return isa == "generic" || isa == "neon";
+}
+
+}  // namespace
+
+std::vector<const Kernels*> available_kernels() {
+    std::vector<const Kernels*> available;
+#define X(isa) \
+    if (supported(#isa)) available.insert(available.begin(), &kernels_##isa);
+    OCTAVO_ISAS
+#undef X
+    return available;
+}
+
+const Kernels& find_kernels(const std::string& isa) {
+    std::string choices;
+    for (const Kernels* kernels : available_kernels()) {
+        if (isa == kernels->isa) return *kernels;
+        choices += (choices.empty() ? "" : ", ") + std::string(kernels->isa);
+    }
+    throw std::invalid_argument("instruction set '" + isa +
+                                "' is not one of those this CPU and build have: " + choices);
+}
+
+const Kernels& default_kernels() {
+    const char* forced = std::getenv("OCTAVO_ISA");
+    if (!forced || !*forced) return *available_kernels().front();
+    try {
+        return find_kernels(forced);
+    } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument("OCTAVO_ISA: " + std::string(error.what()));
+    }
+}
+
+}  // namespace octavo

@@ -1,0 +1,20 @@
+// The tables of kernels that are compiled in; see dispatch.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace octavo {
+
+// Those whose instruction set this CPU has, best first.
+std::vector<const Kernels*> available_kernels();
+
+// By name. Throws std::invalid_argument, listing the choices.
+const Kernels& find_kernels(const std::string& isa);
+
+// The best, or the one that OCTAVO_ISA in the environment names.
+const Kernels& default_kernels();
+
+}  // namespace octavo

@@ -1,0 +1,102 @@
+// The vector vocabulary that kernels are written in. A vector always has 16 float32 or int32 lanes, however
+// many registers that takes: every instruction set then adds and multiplies in the same order, and wherever
+// FMA exists the results are the same to the last bit.
+//
+// Only kernels.cpp may include this file and the kernels, and all of it lies in an unnamed namespace: a
+// function with external linkage compiled for AVX-512 could otherwise be the copy that the linker keeps for
+// everyone.
+//
+// clang-format off
+// Each simd_<isa>.hpp defines, for F32x16 and I32x16:
+//   splat, load, store             one value in all lanes; 16 values from or to memory (no alignment needed)
+//   load_first, store_first        the first n lanes only; the others load as zero
+//   load_bf16, load_f16            16 two-byte values, widened exactly
+//   store_bf16                     narrowed, to nearest even
+//   load_words, store_words        64 raw bytes as 16 int32
+//   + - * /, fma(a, b, c)          a * b + c in one rounding (two where there is no FMA: kHasFma says)
+//   min, max                       of floats: b where either is NaN
+//   to_float, round_to_int         conversion; to nearest even
+//   as_float, as_int               the same bits
+//   shift_left<n>, shift_right<n>  logical
+//   sum, max_lane                  over the lanes, as a tree: i with i + 8, then + 4, + 2, + 1
+//   low_bf16, high_bf16            the lower and upper bfloat16 of each 32-bit lane, as float32
+//   pair_bf16(lo, hi)              the inverse, rounding to nearest even
+//   dot_bf16(acc, a, b)            acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of bfloat16 pairs
+//   Tile4, Tile8                   32 x 16 packed weights, ready for the dot product below
+//   dot_rows(tiles, x, sums)       R rows x P tiles: sums[r][p] += sum over k < 32 of tile[p][k] * x[r][k], exact;
+//                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
+//   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
+//   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
+// clang-format on
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#define OCTAVO_INLINE [[gnu::always_inline]] inline
+
+#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx512_bf16)
+#include "simd_avx512.hpp"
+#elif defined(OCTAVO_ISA_avx2)
+#include "simd_avx2.hpp"
+#elif defined(OCTAVO_ISA_neon)
+#include "simd_neon.hpp"
+#else
+#include "simd_generic.hpp"
+#endif
+
+namespace octavo {
+namespace {
+
+constexpr int kLanes = 16;
+
+OCTAVO_INLINE void prefetch_l1(const void* p) { __builtin_prefetch(p, 0, 3); }
+OCTAVO_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+OCTAVO_INLINE uint16_t read_u16(const uint8_t* p) {
+    uint16_t x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+}
+
+OCTAVO_INLINE float bits_to_float(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+OCTAVO_INLINE uint32_t float_to_bits(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+OCTAVO_INLINE float f16_to_float(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff;
+    if (exponent == 31) return bits_to_float(sign | 0x7f800000 | mantissa << 13);
+    if (exponent) return bits_to_float(sign | (exponent + 112) << 23 | mantissa << 13);
+    const float magnitude = float(mantissa) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+}
+
+// e^x to a relative error of about 1e-7 between -87.3 and 88.3; 0 below -87.7, e^88.3 above, NaN of NaN.
+// Method: x = n ln 2 + r with |r| <= ln(2) / 2, a polynomial for e^r, and n added to the exponent. The
+// polynomial is the minimax one of Cephes' expf.
+OCTAVO_INLINE F32x16 exp(F32x16 x) {
+    x = max(splat(-88.0f), min(splat(88.3f), x));
+    const I32x16 n = round_to_int(x * splat(1.44269504f));
+    const F32x16 whole = to_float(n);
+    F32x16 r = fma(whole, splat(-0.693359375f), x);
+    r = fma(whole, splat(2.12194440e-4f), r);
+    F32x16 p = splat(1.9875691500e-4f);
+    p = fma(p, r, splat(1.3981999507e-3f));
+    p = fma(p, r, splat(8.3334519073e-3f));
+    p = fma(p, r, splat(4.1665795894e-2f));
+    p = fma(p, r, splat(1.6666665459e-1f));
+    p = fma(p, r, splat(5.0000001201e-1f));
+    p = fma(p, r * r, r) + splat(1.0f);
+    return p * as_float(shift_left<23>(n + splat(127)));
+}
+
+}  // namespace
+}  // namespace octavo

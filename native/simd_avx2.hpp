@@ -1,0 +1,235 @@
+// AVX2 with FMA and F16C: two registers a vector. See simd.hpp.
+#pragma once
+
+#include <immintrin.h>
+
+namespace octavo {
+namespace {
+
+struct F32x16 {
+    __m256 lo, hi;
+};
+struct I32x16 {
+    __m256i lo, hi;
+};
+
+constexpr bool kHasFma = true;
+constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+
+OCTAVO_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+OCTAVO_INLINE F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+OCTAVO_INLINE void store(float* p, F32x16 a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+OCTAVO_INLINE I32x16 first_lanes(int n) {
+    const __m256i count = _mm256_set1_epi32(n), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return {_mm256_cmpgt_epi32(count, lane),
+            _mm256_cmpgt_epi32(count, _mm256_add_epi32(lane, _mm256_set1_epi32(8)))};
+}
+OCTAVO_INLINE F32x16 load_first(const float* p, int n) {
+    const I32x16 mask = first_lanes(n);
+    return {_mm256_maskload_ps(p, mask.lo), _mm256_maskload_ps(p + 8, mask.hi)};
+}
+OCTAVO_INLINE void store_first(float* p, F32x16 a, int n) {
+    const I32x16 mask = first_lanes(n);
+    _mm256_maskstore_ps(p, mask.lo, a.lo);
+    _mm256_maskstore_ps(p + 8, mask.hi, a.hi);
+}
+OCTAVO_INLINE I32x16 load_words(const void* p) {
+    const auto* q = static_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+OCTAVO_INLINE void store_words(void* p, I32x16 a) {
+    auto* q = static_cast<__m256i*>(p);
+    _mm256_storeu_si256(q, a.lo);
+    _mm256_storeu_si256(q + 1, a.hi);
+}
+
+OCTAVO_INLINE F32x16 operator+(F32x16 a, F32x16 b) {
+    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+OCTAVO_INLINE F32x16 operator-(F32x16 a, F32x16 b) {
+    return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+OCTAVO_INLINE F32x16 operator*(F32x16 a, F32x16 b) {
+    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+OCTAVO_INLINE F32x16 operator/(F32x16 a, F32x16 b) {
+    return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+OCTAVO_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+OCTAVO_INLINE F32x16 min(F32x16 a, F32x16 b) {
+    return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+OCTAVO_INLINE F32x16 max(F32x16 a, F32x16 b) {
+    return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+
+OCTAVO_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
+    return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+OCTAVO_INLINE I32x16 operator-(I32x16 a, I32x16 b) {
+    return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
+}
+OCTAVO_INLINE I32x16 operator&(I32x16 a, I32x16 b) {
+    return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
+}
+OCTAVO_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
+    return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+}
+OCTAVO_INLINE I32x16 max(I32x16 a, I32x16 b) {
+    return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
+}
+template <int n>
+OCTAVO_INLINE I32x16 shift_left(I32x16 a) {
+    return {_mm256_slli_epi32(a.lo, n), _mm256_slli_epi32(a.hi, n)};
+}
+template <int n>
+OCTAVO_INLINE I32x16 shift_right(I32x16 a) {
+    return {_mm256_srli_epi32(a.lo, n), _mm256_srli_epi32(a.hi, n)};
+}
+OCTAVO_INLINE F32x16 to_float(I32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+OCTAVO_INLINE I32x16 round_to_int(F32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+OCTAVO_INLINE F32x16 as_float(I32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+OCTAVO_INLINE I32x16 as_int(F32x16 a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
+
+OCTAVO_INLINE __m128i load_8_halfwords(const void* p) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+OCTAVO_INLINE F32x16 load_f16(const void* p) {
+    const auto* q = static_cast<const uint8_t*>(p);
+    return {_mm256_cvtph_ps(load_8_halfwords(q)), _mm256_cvtph_ps(load_8_halfwords(q + 16))};
+}
+OCTAVO_INLINE F32x16 load_bf16(const void* p) {
+    const auto* q = static_cast<const uint8_t*>(p);
+    const I32x16 wide = {_mm256_cvtepu16_epi32(load_8_halfwords(q)),
+                         _mm256_cvtepu16_epi32(load_8_halfwords(q + 16))};
+    return as_float(shift_left<16>(wide));
+}
+
+OCTAVO_INLINE float sum(F32x16 a) {
+    const __m256 b = _mm256_add_ps(a.lo, a.hi);
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+OCTAVO_INLINE float max_lane(F32x16 a) {
+    const __m256 b = _mm256_max_ps(a.lo, a.hi);
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+OCTAVO_INLINE int32_t max_lane(I32x16 a) {
+    const __m256i b = _mm256_max_epi32(a.lo, a.hi);
+    __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+OCTAVO_INLINE F32x16 low_bf16(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
+OCTAVO_INLINE F32x16 high_bf16(I32x16 pairs) { return as_float(pairs & splat(int32_t(0xffff0000))); }
+
+// Nearest even on the bits, in the upper half of each lane; a NaN keeps its sign and becomes quiet.
+OCTAVO_INLINE I32x16 round_bf16(F32x16 a) {
+    const I32x16 bits = as_int(a);
+    const I32x16 rounded = bits + (shift_right<16>(bits) & splat(1)) + splat(0x7fff);
+    const I32x16 quiet = bits | splat(0x00400000);
+    const auto choose = [](__m256 x, __m256i number, __m256i nan) {
+        const __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+        return _mm256_blendv_epi8(number, nan, _mm256_castps_si256(is_nan));
+    };
+    return {choose(a.lo, rounded.lo, quiet.lo), choose(a.hi, rounded.hi, quiet.hi)};
+}
+OCTAVO_INLINE I32x16 pair_bf16(F32x16 lo, F32x16 hi) {
+    return shift_right<16>(round_bf16(lo)) | (round_bf16(hi) & splat(int32_t(0xffff0000)));
+}
+OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
+    const I32x16 half = shift_right<16>(round_bf16(a));
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half.lo, half.hi), 0xd8);
+    _mm256_storeu_si256(static_cast<__m256i*>(p), packed);
+}
+OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
+    return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
+}
+
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    const __m256i words =
+        _mm256_packs_epi16(_mm256_packs_epi32(lo.lo, lo.hi), _mm256_packs_epi32(hi.lo, hi.hi));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(words, order));
+    const I32x16 both = lo + hi;
+    const __m256i b = _mm256_add_epi32(both.lo, both.hi);
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+OCTAVO_INLINE __m256i broadcast_4(const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+struct Tile4 {
+    I32x16 w[8];
+    OCTAVO_INLINE explicit Tile4(const uint8_t* p) {
+        const I32x16 nibble = splat(0x0f0f0f0f);
+        for (int i = 0; i < 4; i++) {
+            const I32x16 bytes = load_words(p + 64 * i);
+            w[i] = bytes & nibble;
+            w[i + 4] = shift_right<4>(bytes) & nibble;
+        }
+    }
+};
+
+constexpr int kTile8Zero = 0;
+
+struct Tile8 {
+    I32x16 w[8];
+    OCTAVO_INLINE explicit Tile8(const uint8_t* p) {
+        for (int i = 0; i < 8; i++) {
+            const I32x16 bytes = load_words(p + 64 * i);
+            const __m256i flip = _mm256_set1_epi8(-128);
+            w[i] = {_mm256_xor_si256(bytes.lo, flip), _mm256_xor_si256(bytes.hi, flip)};
+        }
+    }
+};
+
+// vpmaddubsw saturates at 16 bits: |w| times x with w's sign stays below it, since |w| <= 128 and |x| <= 127.
+OCTAVO_INLINE I32x16 dot(const Tile8& tile, const int8_t* x, I32x16 start) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int i = 0; i < 8; i++) {
+        const __m256i four = broadcast_4(x + 4 * i);
+        const auto products = [&](__m256i w) {
+            return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(four, w)),
+                                     ones);
+        };
+        start = start + I32x16{products(tile.w[i].lo), products(tile.w[i].hi)};
+    }
+    return start;
+}
+
+// 16 products of at most 15 * 127 fit in 16 bits: one widening at the end.
+OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i lo = _mm256_setzero_si256(), hi = lo;
+    for (int i = 0; i < 8; i++) {
+        const __m256i four = broadcast_4(x + 4 * i);
+        lo = _mm256_add_epi16(lo, _mm256_maddubs_epi16(tile.w[i].lo, four));
+        hi = _mm256_add_epi16(hi, _mm256_maddubs_epi16(tile.w[i].hi, four));
+    }
+    return start + I32x16{_mm256_madd_epi16(lo, ones), _mm256_madd_epi16(hi, ones)};
+}
+
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
+}
+
+}  // namespace
+}  // namespace octavo
