@@ -472,6 +472,9 @@ def test_other_nonsense_is_refused_with_its_value():
         kv.slots(seq, 0, 0, 9)
     with pytest.raises(TypeError):
         kv.append_tokens(seq, [1, "two"])
+    for token_id in (-1, 2**32):
+        with pytest.raises(OverflowError):
+            kv.append_tokens(seq, [1, token_id])
     assert kv.seq_len(seq) == 6
     with pytest.raises(ValueError, match="at least one group"):
         KVManager(num_blocks=4, groups=[])

@@ -77,6 +77,10 @@ class KVManager:
         """The longest prefix whose KV is cached, at most all but the last token. Changes nothing."""
         return self.matcher.match(pack_tokens(token_ids), salt)
 
+    def renew(self, match: PrefixMatch) -> PrefixMatch:
+        """What ``match`` would say now of the same tokens; hashes nothing anew. Changes nothing."""
+        return self.matcher.renew(match)
+
     def can_admit(self, match: PrefixMatch, num_tokens: int) -> bool:
         """Whether a sequence made from ``match`` could get slots for its next ``num_tokens`` tokens now."""
         match = self.matcher.renew(match)
