@@ -7,7 +7,7 @@ from the scores.
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Backend
@@ -52,7 +52,7 @@ class GGUFVocabulary:
         self._metadata = metadata
         self.model = self.get("model", str, "")
         self.tokens: Sequence[str] = self._get_array("tokens", str)
-        self.types: Sequence[int] = self._get_array("token_type", int, [TokenType.NORMAL] * len(self.tokens))
+        self.types: Sequence[int] = self._get_array("token_type", int, default=[1] * len(self.tokens))
         self.id_of = {text: id_ for id_, text in enumerate(self.tokens) if text}
         if len(self.types) != len(self.tokens):
             raise CorruptModel(
@@ -81,17 +81,16 @@ class GGUFVocabulary:
 
     def get_merges(self) -> list[tuple[str, str]]:
         """The merges in order of priority, each once."""
-        pairs = []
-        for merge in dict.fromkeys(self._get_array("merges", str)):
-            left, separator, right = merge[1:].partition(" ")  # the first character may be anything
-            if not separator:
-                raise CorruptModel(f"tokenizer.ggml.merges has {merge!r}, expected two pieces and a space")
-            pairs.append((merge[0] + left, right))
+        merges = dict.fromkeys(self._get_array("merges", str))
+        pairs = [(left, right) for left, space, right in (merge.partition(" ") for merge in merges) if right]
+        if len(pairs) != len(merges):
+            wrong = next(merge for merge in merges if not merge.partition(" ")[2])
+            raise CorruptModel(f"tokenizer.ggml.merges has {wrong!r}, expected two pieces and a space")
         return pairs
 
     def get_scores(self) -> Sequence[float]:
         """A score for every token."""
-        scores = self._get_array("scores", (float, int))
+        scores: Sequence[float] = self._get_array("scores", float, int)
         if len(scores) != len(self.tokens):
             raise CorruptModel(
                 f"tokenizer.ggml.scores has {len(scores)} entries for {len(self.tokens)} tokens"
@@ -102,16 +101,14 @@ class GGUFVocabulary:
         """Ids of the non-empty tokens of these types."""
         return [id_ for id_, type_ in enumerate(self.types) if type_ in types and self.tokens[id_]]
 
-    def _get_array(
-        self, key: str, type_: type[T] | tuple[type[T], ...], default: list[T] | None = None
-    ) -> Sequence[T]:
+    def _get_array(self, key: str, *types: type, default: Sequence[Any] | None = None) -> Sequence[Any]:
         value = self._metadata.get(f"tokenizer.ggml.{key}", default)
         if value is None:
             raise CorruptModel(
                 f"the file has no tokenizer.ggml.{key}; convert the model again, with its vocabulary"
             )
-        if not isinstance(value, list | tuple) or not all(isinstance(entry, type_) for entry in value):
-            raise CorruptModel(f"tokenizer.ggml.{key} is not an array of the expected type")
+        if not isinstance(value, list | tuple) or not set(map(type, value)) <= {*types}:
+            raise CorruptModel(f"tokenizer.ggml.{key} is not an array of {types[0].__name__}")
         return value
 
 
@@ -130,8 +127,8 @@ def build_gguf_tokenizer(vocabulary: GGUFVocabulary, templates: Sequence[str] = 
         name = vocabulary.get("pre", str, "")
         if not name:
             raise UnsupportedModel(
-                "the file does not name its pre-tokenizer (tokenizer.ggml.pre), so how it cuts text into words "
-                "is not known; convert the model again with a current converter"
+                "the file does not name its pre-tokenizer (tokenizer.ggml.pre), and without it the tokens of "
+                "a text are not known; convert the model again with a current converter"
             )
         pre_tokenizer = find_pre_tokenizer(name)
         vocab, merges = vocabulary.id_of, vocabulary.get_merges()

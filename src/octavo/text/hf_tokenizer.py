@@ -68,8 +68,7 @@ def build_hf_tokenizer(
         backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
         raise CorruptModel(f"cannot read {path}: {error}") from error
-    config = read_json(directory / "tokenizer_config.json")
-    _add_declared_tokens(backend, config.get("added_tokens_decoder"))
+    _add_declared_tokens(backend, read_json(directory / "tokenizer_config.json").get("added_tokens_decoder"))
 
     named = named_special_tokens(directory)
     bos = backend.token_to_id(named["bos_token"]) if "bos_token" in named else None
@@ -88,7 +87,7 @@ def build_hf_tokenizer(
             verbatim={id_: token.content for id_, token in added.items()},
             special=frozenset(end_tokens) | {id_ for id_, token in added.items() if token.special},
             bos_token_id=bos,
-            prefix=_find_prefix(backend, config.get("add_bos_token"), bos),
+            prefix=_find_prefix(backend),
             eos_token_ids=end_tokens,
             strip_leading_space=strip_leading_space,
         ),
@@ -116,10 +115,9 @@ def _add_declared_tokens(backend: Backend, declared: object) -> None:
             )
 
 
-def _find_prefix(backend: Backend, add_bos_token: object, bos: int | None) -> tuple[int, ...]:
-    # transformers' rule: an explicit add_bos_token decides, otherwise the post-processor in tokenizer.json.
-    if isinstance(add_bos_token, bool):
-        return (bos,) if add_bos_token and bos is not None else ()
+def _find_prefix(backend: Backend) -> tuple[int, ...]:
+    # What the post-processor in tokenizer.json puts in front of a text. As in transformers, add_bos_token in
+    # tokenizer_config.json has no say where there is a tokenizer.json.
     plain = backend.encode("a", add_special_tokens=False).ids
     full = backend.encode("a", add_special_tokens=True).ids
     start = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)

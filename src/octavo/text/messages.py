@@ -18,9 +18,10 @@ def check_messages(messages: object) -> list[Message]:
     """Check a conversation and copy it into plain dicts, lists, texts and numbers.
 
     A message has a ``role`` and a ``content``: a text or a list of parts ``{"type": "text", "text": ...}``.
-    The content may be missing or None where ``tool_calls`` stand in for it. Other keys are passed on to the
-    template; those whose value is None are dropped, because templates take a missing key for None but not
-    the reverse. Which roles may follow which is for the template to say.
+    The content may be missing or None where ``tool_calls`` stand in for it; it is then made empty, because
+    many templates add it up with other texts. Other keys are passed on to the template; those whose value is
+    None are dropped, because templates take a missing key for None but not the reverse. Which roles may
+    follow which is for the template to say.
 
     Raises:
         InvalidRequest: names the message and what is wrong with it.
@@ -88,6 +89,7 @@ def _check_message(message: object, where: str) -> Message:
     elif content is None:
         if not plain.get("tool_calls"):
             refuse(f"{where}.content", "missing; only a message with tool_calls may do without")
+        plain["content"] = ""
     elif not isinstance(content, str):
         refuse(f"{where}.content", f"expected a text or a list of parts, got {type(content).__name__}")
     return plain

@@ -23,7 +23,7 @@ from jinja2.utils import Namespace
 
 MAX_CHARS = 1 << 24
 MAX_ITEMS = 1 << 20
-MAX_TOTAL = 1 << 28
+MAX_TOTAL = 1 << 27
 MAX_BITS = 1 << 12
 
 # Names no template can write, because of the spaces.
