@@ -21,9 +21,7 @@ OUTPUT = -1  # in place of a buffer's number: the array that the step returns
 class Linear:
     """A packed linear layer, and whether it quantizes its input."""
 
-    packed: "_native.PackedLinear"
-    num_outputs: int
-    num_inputs: int
+    packed: _native.PackedLinear
     quantize_input: bool
 
 
@@ -108,7 +106,7 @@ class Recorder:
                 inputs[0], weight.packed, weight.quantize_input, inputs[1] if residual else None, out
             ),
             (x,) if residual is None else (x, residual),
-            Value(weight.num_outputs, x.selected),
+            Value(weight.packed.num_outputs, x.selected),
             overwrites=None if residual is None else 1,
         )
 
@@ -189,6 +187,12 @@ def _take(free: list[int], widths: list[int], width: int) -> int:
     return best
 
 
+def _as_vector(tensor: WeightTensor) -> FloatArray:
+    if tensor.encoding == "F32":
+        return np.frombuffer(tensor.data, np.float32)
+    return np.ascontiguousarray(tensor.dequantize(), np.float32).reshape(-1)
+
+
 class Program:
     """A compiled forward pass: one native call per step."""
 
@@ -249,7 +253,16 @@ class CpuBackend:
 
     def load_linear(self, weights: Sequence[WeightTensor], biases: Sequence[WeightTensor] = ()) -> Weight:
         """Pack one layer whose outputs are those of ``weights``, one after the other."""
-        raise NotImplementedError
+        if biases and len(biases) != len(weights):
+            raise ValueError(f"{len(biases)} biases for {len(weights)} weights: give one for each, or none")
+        packed = _native.pack_linear(
+            self._team,
+            [
+                (w.encoding, w.data, w.shape[1], _as_vector(biases[i]) if biases else None)
+                for i, w in enumerate(weights)
+            ],
+        )
+        return Linear(packed, self.activations == "int8")
 
     def load_embedding(self, table: WeightTensor) -> Weight:
         """Keep a reference to the table's own bytes."""
@@ -257,7 +270,7 @@ class CpuBackend:
 
     def load_vector(self, vector: WeightTensor) -> Weight:
         """The vector as float32."""
-        return Vector(np.ascontiguousarray(vector.dequantize(), np.float32).reshape(-1))
+        return Vector(_as_vector(vector))
 
     def compile(
         self,
