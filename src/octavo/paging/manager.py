@@ -20,7 +20,7 @@ from octavo.paging.block_pool import Block, BlockPool
 from octavo.paging.block_table import BlockTable, TableCounts
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.granting import SlotGranter
-from octavo.paging.grants import SlotGrant, SlotPlan
+from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepGrant
 from octavo.paging.groups import GroupSpec
 from octavo.paging.hashing import HashFunction, content_hash, pack_tokens
 from octavo.paging.matching import PrefixMatch, PrefixMatcher
@@ -76,6 +76,10 @@ class KVManager:
     def match(self, token_ids: Seq[int], *, salt: str = "") -> PrefixMatch:
         """The longest prefix whose KV is cached, at most all but the last token. Changes nothing."""
         return self.matcher.match(pack_tokens(token_ids), salt)
+
+    def renew(self, match: PrefixMatch) -> PrefixMatch:
+        """What ``match`` would say now of the same tokens; hashes nothing anew. Changes nothing."""
+        return self.matcher.renew(match)
 
     def can_admit(self, match: PrefixMatch, num_tokens: int) -> bool:
         """Whether a sequence made from ``match`` could get slots for its next ``num_tokens`` tokens now."""
@@ -135,7 +139,7 @@ class KVManager:
 
     def append_tokens(self, seq_id: int, token_ids: Iterable[int]) -> None:
         """Add known tokens to the end."""
-        self._sequence(seq_id).tokens.extend(token_ids)
+        self._sequence(seq_id).tokens.extend(pack_tokens(token_ids))
 
     def fork(self, seq_id: int) -> int:
         """A second sequence with the same tokens and the same blocks, the unfinished one included.
@@ -190,7 +194,9 @@ class KVManager:
         del seq.tokens[num_tokens:]
         seq.chain.truncate(num_tokens)
         self.total_computed -= seq.num_computed - num_computed
-        seq.start_at(num_computed)
+        seq.num_computed = seq.fast_end = num_computed
+        seq.granted = min(seq.granted, num_tokens)
+        seq.update_mark_end()
 
     def release_sequence(self, seq_id: int) -> None:
         """End a sequence: let go of all its blocks, the tail before the head."""
@@ -232,13 +238,14 @@ class KVManager:
         take_over = needed > self.pool.num_available + given_back
         self.pool.check_available(needed - saved if take_over else needed, also=given_back)
         self.granter.leave_window(seq)
-        copies = self.granter.grant(seq, plan.num_tokens, take_over=take_over)
+        copies: list[BlockCopy] = []
+        self.granter.grant(seq, plan.num_tokens, copies, take_over=take_over)
         return SlotGrant(self.granter.take_updates(seq), copies)
 
-    def commit_step(self, work: Iterable[tuple[int, int]]) -> list[tuple[int, SlotGrant]]:
+    def commit_step(self, work: Iterable[tuple[int, int]]) -> StepGrant:
         """Plan and commit a whole step of ``(seq_id, num_tokens)``, all of it or nothing.
 
-        Cheap where no table changes; only sequences whose tables change are in the result.
+        Cheap where no table changes; only sequences whose tables change have updates.
 
         Raises:
             OutOfBlocks: it may not fit; nothing is changed. ``commit`` one by one, or without some, may do.
@@ -258,11 +265,11 @@ class KVManager:
         self.pool.check_available(needed, also=given_back)
         for seq, _ in slow:
             granter.leave_window(seq)
-        grants = []
+        grant = StepGrant({}, [])
         for seq, num_tokens in slow:
-            copies = granter.grant(seq, num_tokens)
-            grants.append((seq.seq_id, SlotGrant(granter.take_updates(seq), copies)))
-        return grants
+            granter.grant(seq, num_tokens, grant.copies)
+            grant.block_updates[seq.seq_id] = granter.take_updates(seq)
+        return grant
 
     def complete_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """These copies have run: unpin both ends."""
@@ -393,11 +400,11 @@ class KVManager:
         return seq
 
     def _mark(self, seq: Sequence, num_computed: int) -> None:
-        limit = min(seq.granted, len(seq.tokens))
-        if not seq.num_computed <= num_computed <= limit:
+        known = len(seq.tokens)
+        if not seq.num_computed <= num_computed <= seq.granted or num_computed > known:
             raise ValueError(
                 f"sequence {seq.seq_id}: num_computed={num_computed} must be from {seq.num_computed} "
-                f"(computed already) to {limit} (known tokens that have slots)"
+                f"(computed already) to {min(seq.granted, known)} (known tokens that have slots)"
             )
         self.total_computed += num_computed - seq.num_computed
         seq.num_computed = num_computed

@@ -69,10 +69,8 @@ class PrefixMatcher:
         first = []
         blocks = []
         for walk in walks:
-            start = walk.first_needed(length)
-            nodes = walk.path[start : -(-length // walk.block_size)]
-            first.append(start)
-            blocks.append([node.block for node in nodes if node.block is not None])
+            first.append(walk.first_needed(length))
+            blocks.append(walk.blocks(length))
         if not walks:
             first, blocks = [0] * len(self.indexes), [[] for _ in self.indexes]
         return PrefixMatch(length, tuple(blocks), tuple(first), walks, tokens, salt, chain, self._version)
