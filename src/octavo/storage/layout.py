@@ -1,16 +1,16 @@
 """Where each layer's K and V lie inside a block.
 
-A *frame* is one block of the pool: ``frame_bytes`` contiguous bytes, so that a copy, a swap or a file write is
-one move. Inside it lie *tiles*. A tile holds K or V of one layer and one KV head for ``block_size`` tokens.
-Every tile has an address: which block table leads to its frame (``table``), and the byte offset in the frame.
-With one group of layers there is one table and the tiles of all layers share the frame; with several groups
-each group has its own tables, and nothing else changes for the kernels.
+A *frame* is one block of the pool: ``frame_bytes`` contiguous bytes, so that a copy, a swap or a file write
+is one move. Inside it lie *tiles*. A tile holds K or V of one layer and one KV head for ``block_size``
+tokens. Every tile has an address: which block table leads to its frame (``table``), and the byte offset in
+the frame. With one group of layers there is one table and the tiles of all layers share the frame; with
+several groups each group has its own tables, and nothing else changes for the kernels.
 
 Packing inside a tile ("rows8"), chosen so that kernels need no shuffles and results do not depend on P
 (s = bytes of one element; P is a multiple of 8, D a multiple of 16):
 
     K  [P / 8][D * s / 8][8 tokens][8 bytes]   8 bytes = 8 / s consecutive dims of one token
-    V  [P / u][D][u]  with u = 4 / s           u consecutive tokens of one dim side by side (float32: plain [P, D])
+    V  [P / u][D][u]  with u = 4 / s           u consecutive tokens of one dim, side by side
 """
 
 from dataclasses import dataclass
