@@ -22,6 +22,8 @@
 //   low_bf16, high_bf16            the lower and upper bfloat16 of each 32-bit lane, as float32
 //   pair_bf16(lo, hi)              the inverse, rounding to nearest even
 //   dot_bf16(acc, a, b)            acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of bfloat16 pairs
+//   splat_4_bytes, splat_8_bytes   the bytes at an address, repeated
+//   add_neighbours(a, b)           the sums of lanes 2i and 2i + 1, those of a before those of b
 //   Tile4, Tile8                   32 x 16 packed weights, ready for the dot product below
 //   dot_rows(tiles, x, sums)       R rows x P tiles: sums[r][p] += sum over k < 32 of tile[p][k] * x[r][k], exact;
 //                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
@@ -35,7 +37,7 @@
 
 #define OCTAVO_INLINE [[gnu::always_inline]] inline
 
-#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx512_bf16)
+#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx512_vnni) || defined(OCTAVO_ISA_avx512_bf16)
 #include "simd_avx512.hpp"
 #elif defined(OCTAVO_ISA_avx2)
 #include "simd_avx2.hpp"
@@ -96,6 +98,22 @@ OCTAVO_INLINE F32x16 exp(F32x16 x) {
     p = fma(p, r, splat(5.0000001201e-1f));
     p = fma(p, r * r, r) + splat(1.0f);
     return p * as_float(shift_left<23>(n + splat(127)));
+}
+
+// 2^x to a relative error of 2e-7 between -126 and 126; exactly 1 of 0, and exactly 0 below -126.5.
+// Method: x = n + r with |r| <= 1/2, a polynomial for 2^r (minimax, with a constant term of 1), and n added
+// to the exponent. Adding 1.5 * 2^23 + 127 leaves n + 127 in the low bits of the mantissa.
+OCTAVO_INLINE F32x16 exp2(F32x16 x) {
+    x = max(splat(-127.0f), x);
+    const F32x16 shifted = x + splat(0x1.8p23f + 127.0f);
+    const F32x16 r = x - (shifted - splat(0x1.8p23f + 127.0f));
+    F32x16 p = splat(0x1.5bba14p-10f);
+    p = fma(p, r, splat(0x1.3cea88p-7f));
+    p = fma(p, r, splat(0x1.c6b752p-5f));
+    p = fma(p, r, splat(0x1.ebf9bcp-3f));
+    p = fma(p, r, splat(0x1.62e42ap-1f));
+    p = fma(p, r, splat(1.0f));
+    return p * as_float(shift_left<23>(as_int(shifted)));
 }
 
 }  // namespace

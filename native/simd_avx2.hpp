@@ -15,6 +15,8 @@ struct I32x16 {
 
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr bool kHasBf16Dot = false;
+constexpr int kNumVectors = 8;  // that the registers hold
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -166,6 +168,25 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
     c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return splat(bytes);
+}
+OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
+    int64_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return {_mm256_set1_epi64x(bytes), _mm256_set1_epi64x(bytes)};
+}
+OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
+    // hadd works within halves of a register: its 64-bit pairs come out as 0, 2, 1, 3.
+    const auto add = [](__m256 x, __m256 y) {
+        const __m256i sums = _mm256_castps_si256(_mm256_hadd_ps(x, y));
+        return _mm256_castsi256_ps(_mm256_permute4x64_epi64(sums, 0xd8));
+    };
+    return {add(a.lo, a.hi), add(b.lo, b.hi)};
 }
 
 OCTAVO_INLINE __m256i broadcast_4(const int8_t* p) {

@@ -1,4 +1,4 @@
-// AVX-512 F/BW/VL/DQ, and BF16 with VNNI where compiled for them: one register a vector. See simd.hpp.
+// AVX-512 F/BW/VL/DQ, and VNNI and BF16 where compiled for them: one register a vector. See simd.hpp.
 #pragma once
 
 #include <immintrin.h>
@@ -15,6 +15,7 @@ struct I32x16 {
 
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 8, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
+constexpr int kNumVectors = 32;  // that the registers hold
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
@@ -91,11 +92,29 @@ OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(shift_right<16>(round_bf16(a)).v));
 }
 
+OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return {_mm512_set1_epi32(bytes)};
+}
+OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
+    int64_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return {_mm512_set1_epi64(bytes)};
+}
+OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return {_mm512_add_ps(_mm512_permutex2var_ps(a.v, even, b.v), _mm512_permutex2var_ps(a.v, odd, b.v))};
+}
+
 #if defined(__AVX512BF16__)
+constexpr bool kHasBf16Dot = true;
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};
 }
 #else
+constexpr bool kHasBf16Dot = false;
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }

@@ -13,6 +13,8 @@ struct I32x16 {
 
 constexpr bool kHasFma = false;
 constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr bool kHasBf16Dot = false;
+constexpr int kNumVectors = 4;  // that the registers hold
 
 // f of each lane number, as a vector.
 template <class V, class F>
@@ -179,6 +181,21 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
         total += p[i] + p[i + 16];
     }
     return total;
+}
+
+OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return splat(bytes);
+}
+OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
+    int32_t bytes[2];
+    std::memcpy(bytes, p, sizeof bytes);
+    return ints([&](int i) { return bytes[i % 2]; });
+}
+OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
+    return floats(
+        [&](int i) { return i < 8 ? a.v[2 * i] + a.v[2 * i + 1] : b.v[2 * i - 16] + b.v[2 * i - 15]; });
 }
 
 struct Tile4 {

@@ -16,6 +16,8 @@ struct I32x16 {
 
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr bool kHasBf16Dot = false;
+constexpr int kNumVectors = 8;  // that the registers hold
 
 // f of each quarter's number, as a vector.
 template <class F>
@@ -175,6 +177,21 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     vst1q_s8(p + 16, narrow(hi));
     const I32x16 both = lo + hi;
     return vaddvq_s32(vaddq_s32(vaddq_s32(both.v[0], both.v[1]), vaddq_s32(both.v[2], both.v[3])));
+}
+
+OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return splat(bytes);
+}
+OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
+    int64_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return ints([&](int) { return vreinterpretq_s32_s64(vdupq_n_s64(bytes)); });
+}
+OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
+    return {{vpaddq_f32(a.v[0], a.v[1]), vpaddq_f32(a.v[2], a.v[3]), vpaddq_f32(b.v[0], b.v[1]),
+             vpaddq_f32(b.v[2], b.v[3])}};
 }
 
 OCTAVO_INLINE int8x16_t broadcast_4(const int8_t* p) {
