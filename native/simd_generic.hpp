@@ -14,6 +14,7 @@ struct I32x16 {
 constexpr bool kHasFma = false;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 4;  // that the registers hold
+constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 
 // f of each lane number, as a vector.
 template <class V, class F>
@@ -187,6 +188,16 @@ OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
         [&](int i) { return i < 8 ? a.v[2 * i] + a.v[2 * i + 1] : b.v[2 * i - 16] + b.v[2 * i - 15]; });
 }
 
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    int32_t total = 0;
+    for (int i = 0; i < 16; i++) {
+        p[i] = int8_t(lo.v[i]);
+        p[i + 16] = int8_t(hi.v[i]);
+        total += p[i] + p[i + 16];
+    }
+    return total;
+}
+
 struct Tile4 {
     uint8_t w[8][16][4];
     OCTAVO_INLINE explicit Tile4(const uint8_t* p) {
@@ -212,6 +223,12 @@ OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
         for (int n = 0; n < 16; n++)
             for (int k = 0; k < 4; k++) start.v[n] += tile.w[i][n][k] * x[4 * i + k];
     return start;
+}
+
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace

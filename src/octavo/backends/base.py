@@ -18,6 +18,7 @@ from octavo.weights.tensor import WeightTensor
 
 X = TypeVar("X")  # activations: [T, width], whatever the backend holds them in
 W = TypeVar("W")  # a prepared linear layer, an embedding or a vector: a backend's own handle
+W_contra = TypeVar("W_contra", contravariant=True)  # the same where it is only taken
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -40,22 +41,22 @@ class AttentionShape:
     sin: FloatArray
 
 
-class Ops(Protocol[X, W]):
+class Ops(Protocol[X, W_contra]):
     """The operations. T step tokens; x is [T, width]; nothing here changes its arguments but the KV cache."""
 
-    def embed(self, table: W) -> X:
+    def embed(self, table: W_contra) -> X:
         """Rows of ``table`` for the step's token ids: [T, hidden]."""
         ...
 
-    def rms_norm(self, x: X, weight: W, eps: float) -> X:
+    def rms_norm(self, x: X, weight: W_contra, eps: float) -> X:
         """``x / sqrt(mean(x^2) + eps) * weight`` over the last axis."""
         ...
 
-    def head_norm(self, qkv: X, first_head: int, num_heads: int, weight: W, eps: float) -> X:
+    def head_norm(self, qkv: X, first_head: int, num_heads: int, weight: W_contra, eps: float) -> X:
         """RMS norm of each of ``num_heads`` heads of ``qkv`` from ``first_head`` on; the rest unchanged."""
         ...
 
-    def linear(self, x: X, weight: W, residual: X | None = None) -> X:
+    def linear(self, x: X, weight: W_contra, residual: X | None = None) -> X:
         """``x @ weight.T + bias (+ residual)``: [T, outputs]."""
         ...
 

@@ -12,6 +12,7 @@ class RopeSpec:
         theta: base of the frequencies.
         rotary_dim: leading dimensions of a head that rotate, paired (i, i + rotary_dim / 2).
         scaling: which scaling variant; its parameters are below, unused ones keep their defaults.
+        freq_divisors: one divisor per frequency, as GGUF files store llama3's scaling, or empty.
     """
 
     theta: float
@@ -27,6 +28,7 @@ class RopeSpec:
     mscale: float = 0.0
     mscale_all_dim: float = 0.0
     truncate: bool = True
+    freq_divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class DecoderSpec:
 
     Attributes:
         sliding_window: per layer, how many tokens back (itself included) a token sees; None is all.
-        qkv_bias, qk_norm: whether the attention projections have biases / per-head RMS norms of q and k.
+        qkv_bias, output_bias, mlp_bias: whether q, k and v, the attention output, the MLP have biases.
+        qk_norm: whether q and k get an RMS norm per head.
         eos_token_ids: tokens that end a sequence, from the model's own files.
     """
 
@@ -55,6 +58,8 @@ class DecoderSpec:
     rope: RopeSpec
     tied_embeddings: bool
     qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
     qk_norm: bool = False
     sliding_window: tuple[int | None, ...] = ()
     bos_token_id: int | None = None

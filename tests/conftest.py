@@ -1,0 +1,18 @@
+"""Fixtures and settings for all tests."""
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from octavo.weights.sources import resolve
+
+# No deadline: the time of one example says nothing on a shared machine.
+hypothesis.settings.register_profile("octavo", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("octavo")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The default model's GGUF file, in the user's own cache; fetched if this is its first use."""
+    return resolve("smollm2")
