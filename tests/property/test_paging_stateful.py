@@ -15,7 +15,7 @@ GROUPS = [
     [GroupSpec(8, num_tables=3), GroupSpec(4)],
     [GroupSpec(8), GroupSpec(4, num_tables=2), GroupSpec(2)],
     [GroupSpec(2, window=7, num_tables=2), GroupSpec(6)],
-    [GroupSpec(4, window=1), GroupSpec(2, window=3)],
+    [GroupSpec(4, window=2), GroupSpec(2, window=3)],
 ]
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=14)
 

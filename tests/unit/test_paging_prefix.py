@@ -88,6 +88,7 @@ def test_a_match_that_went_stale_is_renewed():
     match = kv.match(range(9))
     assert match.num_tokens == 8
     run(kv, range(50, 62))
+    assert kv.renew(match).num_tokens == 0
     seq = kv.create_sequence(range(9), match=match)
     assert kv.num_computed(seq) == 0
     kv.check_invariants()
@@ -207,14 +208,18 @@ def test_names_are_computed_once_and_grow_with_the_sequence():
         return content_hash(parent, content)
 
     kv = manager(hash_function=counting)
+    run(kv, [99] * 4)
     match = kv.match(range(16))
+    run(kv, [98] * 4)
+    calls.clear()
+    assert kv.renew(match) is not match
     seq = kv.create_sequence(range(16), match=match)
     kv.commit(kv.plan_slots(seq, 16))
     kv.mark_computed(seq, 16)
     kv.append_tokens(seq, range(4))
     kv.commit(kv.plan_slots(seq, 4))
     kv.mark_computed(seq, 20)
-    assert len(calls) == 1 + 5, "one for the root, one for each block"
+    assert len(calls) == 4, "the first block was hashed by the first match, and none twice"
 
 
 @pytest.mark.parametrize("other", [range(50, 62), [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3], [9, *range(1, 12)]])

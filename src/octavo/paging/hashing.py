@@ -28,12 +28,12 @@ def root_name(namespace: str, salt: str, hash_function: HashFunction = content_h
 
 
 def pack_tokens(token_ids: Iterable[int]) -> "array[int]":
-    """Token ids as a compact array of 32-bit integers.
+    """Token ids as a compact array, TOKEN_BYTES each.
 
     Raises:
-        OverflowError, TypeError: an id is not a 32-bit integer.
+        OverflowError, TypeError: an id is negative, too large or no integer.
     """
-    return array("i", token_ids)
+    return array("I", token_ids)
 
 
 class NameChain:
