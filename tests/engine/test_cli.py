@@ -255,3 +255,9 @@ def test_a_failed_prompt_gives_status_1_and_the_others_their_text(run, model, mo
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["finish_reason"] for line in lines] == ["length", "error", "length"]
     assert lines[1]["error"] == "no logits"
+
+
+def test_bench_paging(run):
+    status, out, _ = run("bench", "paging", "--quick", "--json")
+    assert status == 0
+    assert json.loads(out)["step_us_64"] > 0
