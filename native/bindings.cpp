@@ -1,13 +1,17 @@
 // octavo._native: plain arrays in, plain arrays out. See src/octavo/_native.pyi for the Python side.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <optional>
 #include <stdexcept>
+#include <tuple>
 
 #include "dispatch.hpp"
 #include "tape.hpp"
@@ -64,8 +68,20 @@ std::vector<TileAddress> tile_addresses(const Tiles& tiles) {
     return addresses;
 }
 
+// A weight matrix: encoding, bytes, number of inputs, bias.
+using WeightTuple = std::tuple<std::string, Bytes, int64_t, std::optional<Vector>>;
+
 // One layer of the KV layout: block size, sliding window or 0, K tiles, V tiles.
 using LayerTuple = std::tuple<int, int, Tiles, Tiles>;
+
+void check_row_bytes(Encoding encoding, const std::string& name, const Bytes& data, int64_t width) {
+    if (width < 1 || (encoding >= Encoding::Q8_0 && width % kGroup))
+        refuse(name + " holds rows of a multiple of 32 values, not of " + std::to_string(width));
+    if (int64_t(data.shape(1)) != row_bytes(encoding, width))
+        refuse("a row of " + std::to_string(width) + " values in " + name + " takes " +
+               std::to_string(row_bytes(encoding, width)) + " bytes, the data has " +
+               std::to_string(data.shape(1)));
+}
 
 }  // namespace
 }  // namespace octavo
@@ -97,20 +113,37 @@ NB_MODULE(_native, m) {
             "__init__",
             [](Embedding* self, const std::string& encoding, const Bytes& table, int64_t width) {
                 const Encoding e = parse_encoding(encoding);
-                if (width < 1 || int64_t(table.shape(1)) != row_bytes(e, width))
-                    refuse("an embedding row of " + std::to_string(width) + " values in " + encoding +
-                           " takes " + std::to_string(row_bytes(e, width)) + " bytes, the table has " +
-                           std::to_string(table.shape(1)));
+                check_row_bytes(e, encoding, table, width);
                 new (self) Embedding{e, table.data(), int64_t(table.shape(0)), width};
             },
-            "encoding"_a, "table"_a, "width"_a, nb::keep_alive<1, 3>());
+            "encoding"_a, "table"_a.noconvert(), "width"_a, nb::keep_alive<1, 3>());
+
+    nb::class_<PackedLinear>(m, "PackedLinear")
+        .def_ro("num_inputs", &PackedLinear::num_inputs)
+        .def_ro("num_outputs", &PackedLinear::num_outputs);
+
+    m.def(
+        "pack_linear",
+        [](Team& team, const std::vector<WeightTuple>& weights) {
+            std::vector<WeightView> views;
+            for (const auto& [name, data, num_inputs, bias] : weights) {
+                const Encoding encoding = parse_encoding(name);
+                check_row_bytes(encoding, name, data, num_inputs);
+                if (bias && bias->shape(0) != data.shape(0)) refuse("a bias must have one value per output");
+                views.push_back({encoding, data.data(), int64_t(data.shape(0)), num_inputs,
+                                 bias ? bias->data() : nullptr});
+            }
+            nb::gil_scoped_release release;
+            return pack_linear(views, team);
+        },
+        "team"_a, "weights"_a);
 
     nb::class_<CacheView>(m, "Cache")
         .def(
             "__init__",
             [](CacheView* self, nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> arena,
                const std::string& dtype, int num_heads, int num_kv_heads, int head_dim, int num_tables,
-               const Matrix& cos, const Matrix& sin, nb::list layers) {
+               const Matrix& cos, const Matrix& sin, const std::vector<LayerTuple>& layers) {
                 if (cos.shape(0) != sin.shape(0) || cos.shape(1) != sin.shape(1))
                     refuse("cos and sin must have the same shape");
                 if (num_kv_heads < 1 || head_dim < 1 || num_heads < 1 || num_heads % num_kv_heads)
@@ -129,16 +162,14 @@ NB_MODULE(_native, m) {
                                int64_t(cos.shape(0)),
                                2 * int(cos.shape(1)),
                                {}};
-                for (nb::handle item : layers) {
-                    const auto tuple = nb::cast<nb::tuple>(item);
-                    view.layers.push_back({nb::cast<int>(tuple[0]), nb::cast<int>(tuple[1]),
-                                           tile_addresses(nb::cast<Tiles>(tuple[2])),
-                                           tile_addresses(nb::cast<Tiles>(tuple[3]))});
-                }
+                for (const auto& [block_size, window, k_tiles, v_tiles] : layers)
+                    view.layers.push_back(
+                        {block_size, window, tile_addresses(k_tiles), tile_addresses(v_tiles)});
                 new (self) CacheView(std::move(view));
             },
-            "arena"_a, "dtype"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "num_tables"_a, "cos"_a,
-            "sin"_a, "layers"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>());
+            "arena"_a.noconvert(), "dtype"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "num_tables"_a,
+            "cos"_a.noconvert(), "sin"_a.noconvert(), "layers"_a, nb::keep_alive<1, 2>(),
+            nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>());
 
     nb::class_<Tape>(m, "Tape")
         .def(
@@ -157,14 +188,22 @@ NB_MODULE(_native, m) {
                     refuse("rms_norm: the weight must be as wide as the input");
                 self.rms_norm(in, weight.data(), eps, out);
             },
-            "x"_a, "weight"_a, "eps"_a, "out"_a, nb::keep_alive<1, 3>())
+            "x"_a, "weight"_a.noconvert(), "eps"_a, "out"_a, nb::keep_alive<1, 3>())
         .def(
             "head_norm",
             [](Tape& self, Value in, int first_head, int num_heads, const Vector& weight, float eps,
                Value out) {
                 self.head_norm(in, first_head, num_heads, weight.data(), int64_t(weight.shape(0)), eps, out);
             },
-            "qkv"_a, "first_head"_a, "num_heads"_a, "weight"_a, "eps"_a, "out"_a, nb::keep_alive<1, 5>())
+            "qkv"_a, "first_head"_a, "num_heads"_a, "weight"_a.noconvert(), "eps"_a, "out"_a,
+            nb::keep_alive<1, 5>())
+        .def(
+            "linear",
+            [](Tape& self, Value in, std::shared_ptr<PackedLinear> weight, bool quantize_input,
+               std::optional<Value> residual, Value out) {
+                self.linear(in, std::move(weight), quantize_input, residual ? &*residual : nullptr, out);
+            },
+            "x"_a, "weight"_a, "quantize_input"_a, "residual"_a.none(), "out"_a)
         .def("rope_and_write", &Tape::rope_and_write, "qkv"_a, "layer"_a, "out"_a)
         .def("paged_attention", &Tape::paged_attention, "q"_a, "layer"_a, "out"_a)
         .def("silu_mul", &Tape::silu_mul, "gate_up"_a, "out"_a)
@@ -190,5 +229,5 @@ NB_MODULE(_native, m) {
                 self.run(step, output.data(), int64_t(output.shape(0)), int64_t(output.shape(1)));
             },
             "token_ids"_a, "positions"_a, "rows"_a, "query_start"_a, "context_len"_a, "logit_tokens"_a,
-            "block_tables"_a, "output"_a);
+            "block_tables"_a, "output"_a.noconvert());
 }

@@ -1,4 +1,13 @@
-// Weights rearranged for the vector unit; see linear.hpp for the kernels that read them.
+// Weights rearranged at load for the vector unit: panels of 16 outputs, read from front to back by
+// linear.hpp.
+//
+// With n the output in a panel, a panel's tiles are
+//   Q4_0, Q4_1   [K / 32][4][16 n][4]   byte j of part i: input 4 i + j of the group (low nibble) and 16 more
+//   (high) Q8_0         [K / 32][8][16 n][4]   byte j of part i: input 4 i + j, stored as value + 128 BF16 [K
+//   / 2][16 n][2] F16, F32     [K][16 n]
+// and its scales, of the quantized ones, float16 [K / 32][16 n], of Q4_1 [K / 32][2][16 n] with the minimums.
+// First come the tiles of all panels, then the scales of all. Nothing is rounded: the bits are the file's,
+// reordered.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +19,10 @@
 
 namespace octavo {
 
-// A row-major weight matrix as its file holds it, and optionally a bias.
+constexpr int kPanel = 16;
+constexpr int kGroup = 32;
+
+// A row-major weight matrix as its file holds it.
 struct WeightView {
     Encoding encoding;
     const uint8_t* data;
@@ -19,5 +31,8 @@ struct WeightView {
 };
 
 int64_t row_bytes(Encoding encoding, int64_t width);
+
+// Throws std::invalid_argument where a layer cannot consist of these matrices.
+std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, Team& team);
 
 }  // namespace octavo

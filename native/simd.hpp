@@ -6,6 +6,7 @@
 // function with external linkage compiled for AVX-512 could otherwise be the copy that the linker keeps for
 // everyone.
 //
+// clang-format off
 // Each simd_<isa>.hpp defines, for F32x16 and I32x16:
 //   splat, load, store             one value in all lanes; 16 values from or to memory (no alignment needed)
 //   load_first, store_first        the first n lanes only; the others load as zero
@@ -24,9 +25,11 @@
 //   splat_4_bytes, splat_8_bytes   the bytes at an address, repeated
 //   add_neighbours(a, b)           the sums of lanes 2i and 2i + 1, those of a before those of b
 //   Tile4, Tile8                   32 x 16 packed weights, ready for the dot product below
-//   dot(tile, x, start)            start[n] + the sum over k < 32 of weight[k][n] * x[k], exact in int32,
-//   where
-//                                  a 4-bit weight is its stored 0..15, an 8-bit weight its value + kTile8Zero
+//   dot_rows(tiles, x, sums)       R rows x P tiles: sums[r][p] += sum over k < 32 of tile[p][k] * x[r][k], exact;
+//                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
+//   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
+//   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
+// clang-format on
 #pragma once
 
 #include <cstdint>

@@ -14,6 +14,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
+constexpr int kDotRows = 8, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
 constexpr int kNumVectors = 32;  // that the registers hold
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
@@ -119,6 +120,12 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
 }
 #endif
 
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(lo.v));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16), _mm512_cvtepi32_epi8(hi.v));
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(lo.v, hi.v));
+}
+
 OCTAVO_INLINE __m512i broadcast_4(const int8_t* p) {
     int32_t four;
     std::memcpy(&four, p, sizeof four);
@@ -147,11 +154,18 @@ struct Tile8 {
     }
 };
 
-template <class Tile>
-OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
-    __m512i acc = start.v;
-    for (int i = 0; i < 8; i++) acc = _mm512_dpbusd_epi32(acc, tile.w[i], broadcast_4(x + 4 * i));
-    return {acc};
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int i = 0; i < 8; i++) {
+        // By hand: GCC would keep the whole tile in registers and spill the sums instead. The sums are what
+        // must stay: 16 of them hide the latency of the dot product.
+        __m512i w[P];
+        for (int p = 0; p < P; p++) asm("vmovdqa64 %1, %0" : "=v"(w[p]) : "m"(tiles[p].w[i]));
+        for (int r = 0; r < R; r++) {
+            const __m512i four = broadcast_4(x[r] + 4 * i);
+            for (int p = 0; p < P; p++) sums[r][p].v = _mm512_dpbusd_epi32(sums[r][p].v, w[p], four);
+        }
+    }
 }
 #else
 constexpr int kTile8Zero = 0;
@@ -186,6 +200,12 @@ OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
     for (int i = 1; i < 8; i++)
         pairs = _mm512_add_epi16(pairs, _mm512_maddubs_epi16(tile.w[i], broadcast_4(x + 4 * i)));
     return {_mm512_add_epi32(start.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+}
+
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
 }
 #endif
 

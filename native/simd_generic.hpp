@@ -12,6 +12,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = false;
+constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 4;  // that the registers hold
 
@@ -172,6 +173,16 @@ OCTAVO_INLINE F32x16 load_f16(const void* p) {
     }));
 }
 
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    int32_t total = 0;
+    for (int i = 0; i < 16; i++) {
+        p[i] = int8_t(lo.v[i]);
+        p[i + 16] = int8_t(hi.v[i]);
+        total += p[i] + p[i + 16];
+    }
+    return total;
+}
+
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     int32_t bytes;
     std::memcpy(&bytes, p, sizeof bytes);
@@ -212,6 +223,12 @@ OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
         for (int n = 0; n < 16; n++)
             for (int k = 0; k < 4; k++) start.v[n] += tile.w[i][n][k] * x[4 * i + k];
     return start;
+}
+
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
+constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
 
@@ -166,6 +167,18 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
 
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    const auto narrow = [](I32x16 a) {
+        const int16x8_t front = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
+        const int16x8_t back = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
+        return vcombine_s8(vmovn_s16(front), vmovn_s16(back));
+    };
+    vst1q_s8(p, narrow(lo));
+    vst1q_s8(p + 16, narrow(hi));
+    const I32x16 both = lo + hi;
+    return vaddvq_s32(vaddq_s32(vaddq_s32(both.v[0], both.v[1]), vaddq_s32(both.v[2], both.v[3])));
+}
+
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     int32_t bytes;
     std::memcpy(&bytes, p, sizeof bytes);
@@ -229,6 +242,12 @@ OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
         for (int n = 0; n < 4; n++) start.v[n] = dot_4(start.v[n], tile.w[i][n], four);
     }
     return start;
+}
+
+template <int R, int P, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace

@@ -106,8 +106,20 @@ void Tape::head_norm(Value in, int first_head, int num_heads, const float* weigh
     ops_.push_back(HeadNorm{in, out, weight, eps, first_head, num_heads, cache_.head_dim});
 }
 
-void Tape::linear(Value, std::shared_ptr<const PackedLinear>, bool, const Value*, Value) {
-    refuse("linear: not yet");
+void Tape::linear(Value in, std::shared_ptr<PackedLinear> weight, bool quantize_input, const Value* residual,
+                  Value out) {
+    expect_width(in, weight->num_inputs, "linear input");
+    expect_width(out, weight->num_outputs, "linear output");
+    if (residual) expect_width(*residual, out.width, "linear residual");
+    bool quantized = false;
+    for (int i = 0; i < weight->num_segments; i++) quantized |= weight->segments[i].is_quantized();
+    quantized &= quantize_input;
+    if (const int64_t bytes = quantized_bytes(max_tokens_, in.width); quantized && bytes > scratch_bytes_) {
+        scratch_ = allocate<uint8_t>(bytes);
+        scratch_bytes_ = bytes;
+    }
+    ops_.push_back(
+        Linear{in, out, residual ? *residual : Value{}, residual != nullptr, quantized, std::move(weight)});
 }
 
 void Tape::rope_and_write(Value qkv, int layer, Value out) {
@@ -185,7 +197,15 @@ void Tape::check(const StepArrays& step) {
             refuse(at("logit_tokens", s, t) + ": must ascend within the step's " +
                    std::to_string(num_tokens) + " tokens");
     }
-    if (uses_cache_) check_blocks(step);
+    if (!uses_cache_) return;
+    for (int64_t i = 0; i < num_rows; i++) {
+        const int32_t row = step.rows.data[i];
+        for (size_t t = 0; t < step.block_tables.size(); t++)
+            if (row < 0 || row >= step.block_tables[t].num_rows)
+                refuse(at("rows", i, row) + ": block table " + std::to_string(t) + " has " +
+                       std::to_string(step.block_tables[t].num_rows) + " rows");
+    }
+    check_blocks(step);
 }
 
 // Every block that the step writes or reads must exist; block 0 is nobody's and may stand only before the
@@ -198,9 +218,6 @@ void Tape::check_blocks(const StepArrays& step) const {
         for (size_t t = 0; t < step.block_tables.size(); t++) {
             const TableArray& table = step.block_tables[t];
             const auto [block_size, widest] = table_use_[t];
-            if (row < 0 || row >= table.num_rows)
-                refuse(at("rows", i, row) + ": block table " + std::to_string(t) + " has " +
-                       std::to_string(table.num_rows) + " rows");
             if (block_size == 0) continue;
             const int64_t end = (length + block_size - 1) / block_size;
             if (end > table.stride)
@@ -220,6 +237,7 @@ void Tape::check_blocks(const StepArrays& step) const {
 
 void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width) {
     if (ops_.empty()) refuse("the tape is empty");
+    const std::lock_guard lock(running_);
     check(step);
     const Value last = std::visit([](const auto& op) { return op.out; }, ops_.back());
     const int64_t rows = last.selected ? step.logit_tokens.size : step.token_ids.size;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <variant>
@@ -10,6 +11,7 @@
 
 #include "attention_plan.hpp"
 #include "kernels.hpp"
+#include "packed_linear.hpp"
 #include "packing.hpp"
 #include "team.hpp"
 
@@ -71,8 +73,8 @@ class Tape {
     void rms_norm(Value in, const float* weight, float eps, Value out);
     void head_norm(Value in, int first_head, int num_heads, const float* weight, int64_t weight_width,
                    float eps, Value out);
-    void linear(Value in, std::shared_ptr<const PackedLinear> weight, bool quantize_input,
-                const Value* residual, Value out);
+    void linear(Value in, std::shared_ptr<PackedLinear> weight, bool quantize_input, const Value* residual,
+                Value out);
     void rope_and_write(Value qkv, int layer, Value out);
     void paged_attention(Value q, int layer, Value out);
     void silu_mul(Value gate_up, Value out);
@@ -101,7 +103,7 @@ class Tape {
     struct Linear {
         Value in, out, residual;
         bool has_residual, quantize_input;
-        std::shared_ptr<const PackedLinear> weight;
+        std::shared_ptr<PackedLinear> weight;
     };
     struct RopeWrite {
         Value qkv, out;
@@ -148,7 +150,7 @@ class Tape {
     std::vector<Op> ops_;
     int64_t vocab_ = INT32_MAX;
     bool uses_cache_ = false;
-    std::vector<uint8_t> row_seen_;
+    std::mutex running_;
 };
 
 }  // namespace octavo

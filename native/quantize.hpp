@@ -1,0 +1,47 @@
+// Activations as int8 in groups of 32, once per layer input, for all integer dot products that read it.
+#pragma once
+
+#include "packed_linear.hpp"
+#include "simd.hpp"
+
+namespace octavo {
+namespace {
+
+// Integer sums start here rather than at 0: then their bits, read as a float, are 1.5 * 2^23 + the sum, and
+// one FMA with a scale converts and scales in one go. It rounds like float(sum) * scale provided that 1.5 *
+// 2^23 * scale is exact, so scales keep two bits of their mantissa clear.
+constexpr int32_t kSumBias = 0x4b400000;
+constexpr float kSumBiasValue = 0x1.8p23f;
+
+OCTAVO_INLINE F32x16 scale_sum(I32x16 biased_sum, const QuantizedGroup& group) {
+    if constexpr (kHasFma) return fma(as_float(biased_sum), splat(group.scale), splat(group.unbias));
+    return to_float(biased_sum - splat(kSumBias)) * splat(group.scale);
+}
+
+// Symmetric: scale = max |x| / 127, values rounded to nearest even. A group with a NaN, an infinity or a
+// value above 2^110 makes every output NaN; one too small to have a scale is zero.
+OCTAVO_INLINE void quantize_group(const float* x, QuantizedGroup& group) {
+    const F32x16 lo = load(x), hi = load(x + 16);
+    const I32x16 magnitude = splat(0x7fffffff);
+    const float largest =
+        bits_to_float(uint32_t(max_lane(max(as_int(lo) & magnitude, as_int(hi) & magnitude))));
+    float scale = bits_to_float(float_to_bits(largest / 127.0f) & ~3u);
+    if (scale < 1e-30f) scale = 0.0f;
+    if (!(largest < 0x1p110f)) scale = bits_to_float(0x7fc00000);
+    const F32x16 inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
+    const int32_t total = store_int8(group.values, round_to_int(lo * inverse), round_to_int(hi * inverse));
+    group.scale = scale;
+    group.unbias = -kSumBiasValue * scale;
+    group.scaled_sum = scale * float(total);
+    group.start_q4 = kSumBias - 8 * total;
+    group.start_q8 = kSumBias - kTile8Zero * total;
+}
+
+// [num_inputs / 32][num_rows]: the rows of one group lie side by side, as the kernels read them.
+OCTAVO_INLINE void quantize_row(const float* x, int64_t num_inputs, int64_t row, int64_t num_rows,
+                                QuantizedGroup* groups) {
+    for (int64_t g = 0; g < num_inputs / 32; g++) quantize_group(x + 32 * g, groups[g * num_rows + row]);
+}
+
+}  // namespace
+}  // namespace octavo
