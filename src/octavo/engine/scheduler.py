@@ -162,6 +162,8 @@ class Scheduler:
         try:
             grant = self.kv.commit_step([(running.seq_id, count) for running, count in wanted])
         except OutOfBlocks:
+            for running in self._running.values():
+                self.kv.leave_window(running.seq_id)
             for running, count in wanted:
                 if running.seq_id in self._running:  # not preempted for the sake of an older one
                     self._advance(running, count)
@@ -304,7 +306,7 @@ class Scheduler:
             request = self._waiting[0]
             match = kv.match(request.token_ids)
             num_pending = len(request.token_ids) - match.num_tokens
-            if self._running and self._frames_spoken_for(request, match) > num_free:
+            if self._running and self._blocks_spoken_for(request, match) > num_free:
                 self._blocked_at = num_free
                 return
             self._waiting.popleft()
@@ -322,11 +324,11 @@ class Scheduler:
             self._advance(running, min(num_pending, budget))
             budget -= running.num_slots - match.num_tokens
 
-    def _frames_spoken_for(self, candidate: Request, match: PrefixMatch) -> int:
-        """Frames the pool must have free to admit the candidate.
+    def _blocks_spoken_for(self, candidate: Request, match: PrefixMatch) -> int:
+        """Blocks the pool must have free to admit the candidate.
 
-        That is what it and the running requests are sure to need soon: the rest of their prompts, and of the
-        running ones a block more. For a candidate that was preempted too often it is the most they can ever
+        That is what it and the running requests are sure to need soon: the rest of their prompts, and a block
+        more for each that runs. For a candidate that was preempted too often it is the most they can ever
         need.
         """
         final = candidate.num_preemptions >= MAX_PREEMPTIONS

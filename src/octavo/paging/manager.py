@@ -256,6 +256,10 @@ class KVManager:
         self.granter.grant(seq, plan.num_tokens, copies, take_over=take_over)
         return SlotGrant(self.granter.take_updates(seq), copies)
 
+    def leave_window(self, seq_id: int) -> None:
+        """Give back now the blocks that no token from here on sees; committing does so anyway."""
+        self.granter.leave_window(self._sequence(seq_id))
+
     def commit_step(self, work: Iterable[tuple[int, int]]) -> StepGrant:
         """Plan and commit a whole step of ``(seq_id, num_tokens)``, all of it or nothing.
 
