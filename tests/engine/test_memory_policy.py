@@ -79,7 +79,7 @@ def test_a_prompt_that_differs_inside_a_block(groups):
     toy = ToyEngine(groups=groups, num_blocks=600)
     toy.run(toy.submit(shared, max_tokens=20, ignore_eos=True))
     for cut in (131, 135, 143, 190):
-        prompt = shared[:cut] + [(shared[cut] + 1) % EOS] + random_prompt(5, seed=cut)
+        prompt = [*shared[:cut], (shared[cut] + 1) % EOS, *random_prompt(5, seed=cut)]
         generation = toy.submit(prompt, max_tokens=9, ignore_eos=True)
         assert toy.run(generation) == [expected(prompt, 9, groups)]
         explanation = toy.scheduler.explain(generation.request.request_id)
