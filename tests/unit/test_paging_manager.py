@@ -388,6 +388,21 @@ def test_a_step_may_add_no_token():
     assert (kv.seq_len(seq), kv.num_computed(seq)) == (10, 6)
 
 
+def test_a_step_that_is_refused_in_the_middle_keeps_the_books():
+    kv = manager()
+    one, two = start(kv, range(5)), start(kv, range(50, 55))
+    for seq in (one, two):
+        kv.append_tokens(seq, [1])
+    kv.commit_step([(one, 1), (two, 1)])
+    with pytest.raises(ValueError, match="sequence 9 never existed"):
+        kv.advance_step([(one, 1, 7), (9, 1, 7)])
+    with pytest.raises(OverflowError):
+        kv.advance_step([(two, 1, -1)])
+    assert [kv.num_computed(seq) for seq in (one, two)] == [6, 6]
+    assert [kv.seq_len(seq) for seq in (one, two)] == [7, 6]
+    kv.check_invariants()
+
+
 # Misuse
 
 
@@ -478,6 +493,8 @@ def test_other_nonsense_is_refused_with_its_value():
     assert kv.seq_len(seq) == 6
     with pytest.raises(ValueError, match="at least one group"):
         KVManager(num_blocks=4, groups=[])
+    with pytest.raises(ValueError, match="num_tokens=-1"):
+        kv.can_admit(kv.match([1]), -1)
     with pytest.raises(ValueError, match="window=0"):
         GroupSpec(4, window=0)
     with pytest.raises(ValueError, match="block_size=0"):

@@ -55,7 +55,6 @@ class KVManager:
         if not groups:
             raise ValueError("groups=[]: at least one group of layers is needed")
         self.groups = tuple(groups)
-        self.pool = BlockPool(num_blocks, self._forget_evicted)
         self.matcher = PrefixMatcher(
             self.groups,
             enabled=prefix_cache,
@@ -64,6 +63,7 @@ class KVManager:
             remembered=num_blocks,
             hash_function=hash_function,
         )
+        self.pool = BlockPool(num_blocks, self.matcher.forget_evicted)
         self.granter = SlotGranter(self.groups, self.pool, self.matcher)
         self._table_groups = [(g, c) for g, spec in enumerate(self.groups) for c in range(spec.num_tables)]
         self.counts = tuple(TableCounts() for _ in self.groups)
@@ -83,6 +83,8 @@ class KVManager:
 
     def can_admit(self, match: PrefixMatch, num_tokens: int) -> bool:
         """Whether a sequence made from ``match`` could get slots for its next ``num_tokens`` tokens now."""
+        if num_tokens < 0:
+            raise ValueError(f"num_tokens={num_tokens}: must be at least 0")
         match = self.matcher.renew(match)
         start = match.num_tokens
         needed = 0
@@ -147,26 +149,14 @@ class KVManager:
         Nothing is granted to it; whichever of the two writes to a shared block first gets a copy.
         """
         seq = self._sequence(seq_id)
-        tables = [table.copy() for table in seq.tables]
-        twin = Sequence(
-            seq_id=self._next_id,
-            tokens=seq.tokens[:],
-            salt=seq.salt,
-            chain=seq.chain.copy(),
-            tables=tables,
-            explanation=seq.explanation,
-        )
+        twin = seq.fork(self._next_id)
         self._next_id += 1
         self._sequences[twin.seq_id] = twin
-        for group, table in enumerate(tables):
+        for group, table in enumerate(twin.tables):
             self.matcher.share_tip(group, table.tip)
-            for index in range(table.first, len(table.blocks)):
-                twin.changed[group, index] = None
             for block in table.held():
                 self.pool.retain(block)
-        twin.start_at(seq.num_computed)
-        seq.fast_end = seq.num_computed
-        self.total_computed += seq.num_computed
+        self.total_computed += twin.num_computed
         return twin.seq_id
 
     def truncate(self, seq_id: int, num_tokens: int) -> None:
@@ -289,24 +279,24 @@ class KVManager:
 
         Args:
             results: ``(seq_id, num_written, token_id)``: so many more tokens have their KV written, and this
-                token, or None, comes after all known ones.
+                token, or None, comes after all known ones. If one is refused, those before it count.
         """
         sequences = self._sequences
         total = 0
-        for seq_id, num_written, token_id in results:
-            seq = sequences.get(seq_id) or self._sequence(seq_id)
-            tokens = seq.tokens
-            num_computed = seq.num_computed + num_written
-            if num_written >= 0 and num_computed <= seq.mark_end and num_computed <= len(tokens):
-                total += num_written
-                seq.num_computed = num_computed
-            else:
-                self.total_computed += total
-                total = 0
-                self._mark(seq, num_computed)
-            if token_id is not None:
-                tokens.append(token_id)
-        self.total_computed += total
+        try:
+            for seq_id, num_written, token_id in results:
+                seq = sequences.get(seq_id) or self._sequence(seq_id)
+                tokens = seq.tokens
+                num_computed = seq.num_computed + num_written
+                if num_written >= 0 and num_computed <= seq.mark_end and num_computed <= len(tokens):
+                    total += num_written
+                    seq.num_computed = num_computed
+                else:
+                    self._mark(seq, num_computed)
+                if token_id is not None:
+                    tokens.append(token_id)
+        finally:
+            self.total_computed += total
 
     # Reading
 
@@ -416,6 +406,3 @@ class KVManager:
             dropped.sort(key=lambda item: item[0], reverse=True)
         for _, block in dropped:
             self.pool.release(block)
-
-    def _forget_evicted(self, block: Block) -> None:
-        self.matcher.forget(block, evicted=True)

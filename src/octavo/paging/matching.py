@@ -131,9 +131,13 @@ class PrefixMatcher:
                 start = stop
         seq.update_mark_end()
 
-    def forget(self, block: Block, *, evicted: bool = False) -> None:
+    def forget(self, block: Block) -> None:
         """Take a block's name away."""
-        self.indexes[block.group].forget(block, evicted=evicted)
+        self.indexes[block.group].forget(block)
+
+    def forget_evicted(self, block: Block) -> None:
+        """Take a block's name away and remember for a while that it was evicted."""
+        self.indexes[block.group].forget(block, evicted=True)
 
     def explain(self, match: PrefixMatch) -> PrefixExplanation:
         """Why ``match``, which must be up to date, is not longer."""

@@ -226,7 +226,9 @@ class PrefixIndex:
     def known_to_other_salt(self, salt: str, first_tokens: Tokens) -> bool:
         """Whether another salt has these tokens as its first block."""
         root = self._roots.get(salt)
-        own = root is not None and self._nearest_child(root, first_tokens)[1] == self.block_size
+        children = root.children if root is not None else []
+        place = bisect_left(children, first_tokens, key=_tokens_of)
+        own = place < len(children) and children[place].tokens == first_tokens
         return self._first_blocks.get(first_tokens, 0) > own
 
     def _nearest_child(self, node: Node, tokens: Tokens) -> tuple[Node | None, int]:
@@ -254,6 +256,7 @@ class PrefixIndex:
                 assert isinstance(node, Root)
                 del self._roots[node.salt]
                 return
+            self.version += 1
             del self._nodes[node.name]
             del parent.children[bisect_left(parent.children, node.tokens, key=_tokens_of)]
             if parent.parent is None:
