@@ -135,9 +135,8 @@ def test_joined_operations_give_the_same_bits(isa: str, rows: int) -> None:
         other = backend.load_linear([float_tensor(np.zeros((96, 96), np.float32))])
         other_half = backend.load_linear([float_tensor(np.zeros((96, 32), np.float32))])
 
-        def program(
-            ops, v, joined, first=first, second=second, gate_up=gate_up, other=other, rest=other_half
-        ):
+        def program(ops, v, joined, layers=(first, second, gate_up, other, other_half)):
+            first, second, gate_up, other, rest = layers
             normed = ops.rms_norm(v, vector, 1e-5)
             a = ops.linear(normed, first, residual=v)
             if not joined:
