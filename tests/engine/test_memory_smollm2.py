@@ -133,13 +133,12 @@ def test_after_a_neighbour_that_ended_early(llm, plain, story):
 
 @layouts
 def test_a_pool_just_big_enough_to_evict_constantly(smollm2_path, plain, story, block_size):
-    prompts = [story[10 * i : 10 * i + 30] for i in range(5)]
-    params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
+    prompts = [story[10 * i : 10 * i + 30] for i in range(3)]
+    params = SamplingParams(max_tokens=90, temperature=0, ignore_eos=True)
     expected = tokens(plain.generate(prompts, params))
-    with LLM(smollm2_path, kv_memory="2880KiB", block_size=block_size) as llm:
-        assert llm.capacity.num_tokens < 130
-        for _ in range(2):
-            assert tokens(llm.generate(prompts, params)) == expected
+    with LLM(smollm2_path, kv_memory="3584KiB", block_size=block_size) as llm:
+        assert llm.capacity.num_tokens < 150
+        assert tokens(llm.generate(prompts, params)) == expected
         assert llm.memory().stats.evictions > 0
         assert llm.engine.scheduler.stats().num_preemptions > 0
         assert llm.memory().stats.used_blocks == 0
