@@ -98,14 +98,17 @@ class KVManager:
         return needed <= self.pool.num_available
 
     def growth_from(self, match: PrefixMatch, seq_len: int) -> int:
-        """Frames that a sequence made from ``match`` takes on its way to ``seq_len`` tokens, one by one."""
+        """Frames that a sequence made from ``match`` takes at most on its way to ``seq_len`` tokens.
+
+        Shared blocks are counted, although they take nothing yet, where they do not stay shared: the last one
+        if it agrees in part, and all in groups with a window, which others may leave.
+        """
         match = self.matcher.renew(match)
         total = most_frames(self.groups, seq_len)
         for spec, blocks in zip(self.groups, match.blocks, strict=True):
-            in_use = sum(block.owners + block.pins > 0 for block in blocks)
-            if match.num_tokens % spec.block_size and blocks[-1].owners:
-                in_use -= 1  # it agrees in part and will be copied
-            total -= in_use * spec.num_tables
+            if spec.window is None:
+                whole = blocks[: match.num_tokens // spec.block_size]
+                total -= sum(block.owners + block.pins > 0 for block in whole) * spec.num_tables
         return total
 
     def growth(self, seq_id: int, seq_len: int, *, spare_blocks: int = 0) -> int:
@@ -114,11 +117,18 @@ class KVManager:
         Args:
             spare_blocks: logical blocks in each group that may be needed beyond that length.
         """
+        seq = self._sequence(seq_id)
         total = 0
-        for table in self._sequence(seq_id).tables:
+        for table in seq.tables:
             spec = table.spec
+            if spec.window is None:
+                held = len(table.blocks)
+                writes_to = seq.num_computed // spec.block_size
+                held -= any(block is not None and block.owners > 1 for block in table.blocks[writes_to:])
+            else:
+                held = sum(block.owners == 1 for block in table.held())
             most = spec.most_blocks(seq_len + spare_blocks * spec.block_size)
-            total += max(0, most - (len(table.blocks) - table.first)) * spec.num_tables
+            total += max(0, most - held) * spec.num_tables
         return total
 
     def create_sequence(
