@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import EOS, ToyEngine, random_prompts, toy_greedy
 
+from octavo.core.errors import InvalidRequest
 from octavo.engine import scheduler
 from octavo.engine.scheduler import MAX_PREEMPTIONS
 from octavo.paging.groups import GroupSpec, most_frames
@@ -111,6 +112,19 @@ def test_a_pool_just_big_enough_evicts_and_preempts_and_gives_the_same_tokens(gr
         assert toy.run(*generations) == [expected(p, 30, groups) for p in prompts]
         assert all(g.request.num_preemptions <= MAX_PREEMPTIONS for g in generations)
     assert toy.kv.stats().evictions > 0
+
+
+@all_groups
+def test_a_prompt_that_fills_the_pool_twice(groups):
+    prompt = random_prompt(200, seed=6)
+    num_blocks = most_frames(groups, 200) + 1
+    toy = ToyEngine(groups=groups, num_blocks=num_blocks, max_step_tokens=512)
+    for _ in range(2):
+        assert toy.run(toy.submit(prompt, max_tokens=1)) == [expected(prompt, 1, groups)]
+    if groups[0].window is None:
+        with pytest.raises(InvalidRequest, match=f"the pool has {num_blocks - 1}"):
+            toy.submit(random_prompt(250), max_tokens=4)
+        assert toy.run(toy.submit(prompt, max_tokens=1)) == [expected(prompt, 1, groups)]
 
 
 def test_groups_are_preempted_and_resume():
