@@ -138,6 +138,7 @@ void Tape::paged_attention(Value q, int layer, Value out) {
     if (!plan)
         plan = std::make_unique<AttentionPlan>(window(layer), cache_.num_heads, tiles.sliding_window,
                                                team_->count());
+    plan->add_layer(window(layer));
     uses_cache_ = true;
     ops_.push_back(Attention{q, out, layer, plan.get()});
 }

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from attention_case import ISAS, LAYER, Native, Paged, Shape, make_paged, make_sequence
+from attention_case import ISAS, LAYER, Native, Paged, Sequence, Shape, make_paged, make_sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -212,6 +212,43 @@ def test_extreme_scores(dtype, isa):
     expected = paged_attention(sequence.q, paged.step([(0, 0, 300)])[0], paged.arena, LAYER)
     np.testing.assert_allclose(out, expected, atol=1e-5)
     np.testing.assert_array_equal(out[137:], np.broadcast_to(out[137], out[137:].shape))
+
+
+def with_common_prefix(sequence, other, num_tokens):
+    """``sequence`` with the first tokens' K and V of ``other``."""
+    k, v = sequence.k.copy(), sequence.v.copy()
+    k[:num_tokens], v[:num_tokens] = other.k[:num_tokens], other.v[:num_tokens]
+    return Sequence(sequence.q, k, v)
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("block_size", [8, 24, 64])
+def test_common_blocks_change_nothing(block_size, dtype, isa):
+    """Rows whose tables begin with the same blocks, as a tree, and the same rows with blocks of their own."""
+    shape = Shape(6, 2, 32, dtype)
+    lengths = (1700, 1100, 1537, 1600, 700, 540, 640, 300, 1541, 520)
+    # Each sequence begins like an earlier one, for so many tokens.
+    family = [None, (0, 1030), (0, 1536), (2, 1536), None, (4, 530), (4, 600), None, (0, 800), (4, 500)]
+    sequences = []
+    for sequence, like in zip(sequences_of(shape, lengths), family, strict=True):
+        sequences.append(with_common_prefix(sequence, sequences[like[0]], like[1]) if like else sequence)
+    paged = make_paged(shape, sequences, block_size)
+    work = [(i, n - 1 - i % 3, n) for i, n in enumerate(lengths)]
+    step, q = paged.step(work)
+    expected = paged_attention(q, step, paged.arena, LAYER)
+    apart = Native(paged, isa=isa, threads=2).attend(step, q)
+    np.testing.assert_allclose(apart, expected, rtol=0, atol=tolerance(isa, dtype))
+    for i, like in enumerate(family):
+        if like:
+            common, row, other = like[1] // block_size, paged.rows[i], paged.rows[like[0]]
+            paged.tables[0][row, :common] = paged.tables[0][other, :common]
+    for threads in (1, 2, 3):
+        together = Native(paged, isa=isa, threads=threads).attend(*paged.step(work))
+        np.testing.assert_array_equal(together, apart)
+    for item in work[:4]:
+        alone = Native(paged, isa=isa).attend(*paged.step([item]))
+        np.testing.assert_array_equal(alone, apart[step.query_start[item[0]] : step.query_start[item[0] + 1]])
 
 
 @each_isa
