@@ -204,7 +204,7 @@ class ItemRun {
             const auto score = [&](auto c, int octet) {
                 score_block<KV, r.value, c.value>(s_.operands + query * operand_stride_, operand_stride_,
                                                   pointers.k + octet, octet_lines, s_.scores + octet * 8,
-                                                  {next_v ? next_v + octet : nullptr, octet_lines, 0});
+                                                  next_v ? next_v + octet : nullptr);
             };
             int octet = first_vector * 2;
             for (; octet + kBlockColumns <= end_vector * 2; octet += kBlockColumns)

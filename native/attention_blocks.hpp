@@ -26,46 +26,35 @@ OCTAVO_INLINE void with_count(int n, F&& f) {
     f(Count<max>{});
 }
 
-// Lines to be fetched while others are computed with, or none: octets of `octet_lines` lines, one after the
-// other, so that the hardware sees runs.
-struct Ahead {
-    const uint8_t* const* octets;
-    int octet_lines, line;
-
-    template <int count>
-    OCTAVO_INLINE void fetch() {
-        if (!octets) return;
-        const uint8_t* next = *octets + line * 64;
-#pragma GCC unroll 8
-        for (int i = 0; i < count; ++i) prefetch_l2(next + i * 64);
-        if ((line += count) >= octet_lines) {
-            line = 0;
-            ++octets;
-        }
-    }
-};
-
-// scores[r][0 : 8 C] of R queries against C octets of keys.
+// scores[r][0 : 8 C] of R queries against C octets of keys. `ahead`: C octets to fetch meanwhile, or null.
 template <class KV, int R, int C>
 void score_block(const uint8_t* operands, int64_t operand_stride, const uint8_t* const* k, int num_lines,
-                 float* scores, Ahead ahead) {
+                 float* scores, const uint8_t* const* ahead) {
     F32x16 acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) acc[r][c] = splat(0.0f);
-    for (int line = 0; line < num_lines; ++line) {
-        ahead.fetch<C>();
+    for (int line = 0, c_ahead = 0; c_ahead < C; ++c_ahead) {
+        // One octet after the other, so that the hardware sees runs.
+        const uint8_t* next = ahead ? ahead[c_ahead] : nullptr;
+        for (const int stop = (c_ahead + 1) * num_lines / C; line < stop; ++line) {
+            if (next) {
+#pragma GCC unroll 8
+                for (int c = 0; c < C; ++c) prefetch_l2(next + c * 64);
+                next += C * 64;
+            }
 #pragma GCC unroll 2
-        for (int part = 0; part < KV::kParts; ++part, operands += 8) {
-            decltype(KV::load_part(k[0], 0)) keys[C];
+            for (int part = 0; part < KV::kParts; ++part, operands += 8) {
+                decltype(KV::load_part(k[0], 0)) keys[C];
 #pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) keys[c] = KV::load_part(k[c] + line * 64, part);
+                for (int c = 0; c < C; ++c) keys[c] = KV::load_part(k[c] + line * 64, part);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const I32x16 operand = splat_8_bytes(operands + r * operand_stride);
+                for (int r = 0; r < R; ++r) {
+                    const I32x16 operand = splat_8_bytes(operands + r * operand_stride);
 #pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) acc[r][c] = KV::multiply(acc[r][c], keys[c], operand);
+                    for (int c = 0; c < C; ++c) acc[r][c] = KV::multiply(acc[r][c], keys[c], operand);
+                }
             }
         }
     }
