@@ -53,7 +53,7 @@ class Value:
 class Cache:
     """The KV arena [frames, bytes], the rotary tables, and each layer's place.
 
-    ``layers`` holds ``(block size, sliding window or 0, K tiles, V tiles)``, a tile being ``(table, offset)``.
+    ``layers``: ``(block size, sliding window or 0, K tiles, V tiles)``, a tile being ``(table, offset)``.
     """
 
     def __init__(
