@@ -38,9 +38,11 @@ OCTAVO_INLINE int first_key(int position, int sliding_window) {
     return sliding_window ? larger(0, position - sliding_window + 1) : 0;
 }
 
-// Where the octets of a tile lie: each is 8 tokens, 8 * D * s contiguous bytes of K and as many of V.
+// Where the octets of a tile lie: each is 8 tokens, 8 * D * s contiguous bytes of K and as many of V. Scales,
+// if any, are 8 floats for each octet, behind the block's K or V.
 struct TilePointers {
     const uint8_t *k[kTileOctets], *v[kTileOctets];
+    const float *k_scales[kTileOctets], *v_scales[kTileOctets];
 };
 
 // The keys of an item, for one KV head.
@@ -68,15 +70,32 @@ struct ItemKeys {
         const int64_t octet_bytes = int64_t{8} * window.head_dim * KV::kElementBytes;
         int block = (base / 8 + first) / octets_per_block, inside = (base / 8 + first) % octets_per_block;
         for (int octet = first; octet <= last; ++block, inside = 0) {
-            const uint8_t* k_octet = k.base + k.blocks[block] * window.frame_bytes + inside * octet_bytes;
-            const uint8_t* v_octet = v.base + v.blocks[block] * window.frame_bytes + inside * octet_bytes;
+            const uint8_t* k_tile = k.base + k.blocks[block] * window.frame_bytes;
+            const uint8_t* v_tile = v.base + v.blocks[block] * window.frame_bytes;
             const int stop = smaller(last + 1, octet + octets_per_block - inside);
-            for (; octet < stop; ++octet, k_octet += octet_bytes, v_octet += octet_bytes)
-                p.k[octet] = k_octet, p.v[octet] = v_octet;
+            for (; octet < stop; ++octet, ++inside) {
+                p.k[octet] = k_tile + inside * octet_bytes;
+                p.v[octet] = v_tile + inside * octet_bytes;
+                if constexpr (KV::kScaled) {
+                    const int64_t scales = octets_per_block * octet_bytes + inside * 32;
+                    p.k_scales[octet] = reinterpret_cast<const float*>(k_tile + scales);
+                    p.v_scales[octet] = reinterpret_cast<const float*>(v_tile + scales);
+                    prefetch_l2(p.k_scales[octet]);
+                    prefetch_l2(p.v_scales[octet]);
+                }
+            }
         }
-        for (int octet = 0; octet < first; ++octet) p.k[octet] = p.k[first], p.v[octet] = p.v[first];
-        for (int octet = last + 1; octet < kTileOctets; ++octet)
-            p.k[octet] = p.k[last], p.v[octet] = p.v[last];
+        for (int octet = 0; octet < first; ++octet) copy_octet(p, first, octet);
+        for (int octet = last + 1; octet < kTileOctets; ++octet) copy_octet(p, last, octet);
+    }
+
+    static void copy_octet(TilePointers& p, int from, int to) {
+        p.k[to] = p.k[from];
+        p.v[to] = p.v[from];
+        if constexpr (KV::kScaled) {
+            p.k_scales[to] = p.k_scales[from];
+            p.v_scales[to] = p.v_scales[from];
+        }
     }
 
     struct Location {
@@ -130,7 +149,7 @@ class ItemRun {
           group_(a.num_heads / a.window.num_kv_heads),
           first_head_(kv_head * group_),
           num_queries_(item.num_tokens * group_),
-          operand_stride_(head_dim_ * KV::kOperandBytes),
+          operand_stride_((head_dim_ * KV::kOperandBytes + 63) / 64 * 64),
           max_(scratch.max),
           values_(scratch.values),
           total_max_(scratch.total_max),
@@ -142,7 +161,7 @@ class ItemRun {
     void run(const ItemKeys<KV>* next) {
         for (int q = 0; q < num_queries_; ++q)
             KV::lay_out_query(a_.q.row(token(q)) + head(q) * head_dim_, a_.scale * 1.44269504f, head_dim_,
-                              s_.operands + q * operand_stride_);
+                              s_.operands + q * operand_stride_, s_.query_scales[q]);
         int tile = keys_.first_tile();
         const int end_tile = keys_.end_tile();
         TilePointers pointers[2];
@@ -181,6 +200,10 @@ class ItemRun {
     // `next_k`: the K of the tile that comes next, to be fetched meanwhile, or null.
     void run_tile(int tile, const TilePointers& pointers, const uint8_t* const* next_k) {
         const int base = tile * kTileTokens;
+        if constexpr (KV::kScaled) {
+            gather_scales(pointers.k_scales, keys_.end - base, s_.k_scales);
+            gather_scales(pointers.v_scales, keys_.end - base, s_.v_scales);
+        }
         const int num_blocks = (num_queries_ + kBlockQueries - 1) / kBlockQueries;
         const int block_queries = (num_queries_ + num_blocks - 1) / num_blocks;
         const uint8_t* const* next_v = pointers.v;
@@ -203,7 +226,8 @@ class ItemRun {
         with_count<kBlockQueries>(count, [&](auto r) {
             const auto score = [&](auto c, int octet) {
                 score_block<KV, r.value, c.value>(s_.operands + query * operand_stride_, operand_stride_,
-                                                  pointers.k + octet, octet_lines, s_.scores + octet * 8,
+                                                  s_.query_scales + query, pointers.k + octet,
+                                                  s_.k_scales + octet * 8, octet_lines, s_.scores + octet * 8,
                                                   next_v ? next_v + octet : nullptr);
             };
             int octet = first_vector * 2;
@@ -213,12 +237,13 @@ class ItemRun {
         });
         mask(query, count, base, first_vector * 16, end_vector * 16);
         alignas(64) float decay[16] = {};
-        weigh(query, count, first_vector, end_vector, decay);
+        float weight_scale[kBlockQueries] = {};
+        weigh(query, count, first_vector, end_vector, decay, weight_scale);
 
         const uint8_t* const* v = pointers.v + first_octet;
         const uint8_t* v_with_tail[kTileOctets];
         const int num_octets = end_octet - first_octet;
-        if (end % 8) {
+        if (end % 8 && !KV::kScaled) {
             for (int i = 0; i < num_octets; ++i) v_with_tail[i] = v[i];
             copy_tail(v[num_octets - 1], end % 8);
             v_with_tail[num_octets - 1] = s_.v_tail;
@@ -229,8 +254,8 @@ class ItemRun {
         with_count<kBlockQueries>(count, [&](auto r) {
             for (int vector = 0; vector < head_dim_ / 16; vector += kBlockColumns)
                 with_count<kBlockColumns>(smaller(kBlockColumns, head_dim_ / 16 - vector), [&](auto c) {
-                    value_block<KV, r.value, c.value>(weights, decay, v, num_octets, vector, head_dim_,
-                                                      values_ + query * head_dim_ + vector * 16,
+                    value_block<KV, r.value, c.value>(weights, decay, weight_scale, v, num_octets, vector,
+                                                      head_dim_, values_ + query * head_dim_ + vector * 16,
                                                       next_k ? next_k + first_octet : nullptr);
                 });
         });
@@ -246,9 +271,15 @@ class ItemRun {
         }
     }
 
+    // The scales of the tile's tokens side by side; those of unused slots, from `end` on, become 0.
+    static void gather_scales(const float* const* octets, int end, float* out) {
+        for (int octet = 0; octet < kTileOctets; ++octet) std::memcpy(out + octet * 8, octets[octet], 32);
+        for (int i = larger(end, 0); i < kTileTokens; ++i) out[i] = 0.0f;
+    }
+
     // Scores to weights, relative to the running maximum; decay[r] is what the results so far have to be
     // multiplied with.
-    void weigh(int query, int count, int first_vector, int end_vector, float* decay) {
+    void weigh(int query, int count, int first_vector, int end_vector, float* decay, float* weight_scale) {
         float base[kBlockQueries];
         for (int r = 0; r < count; ++r) {
             const float* scores = s_.scores + r * kTileTokens;
@@ -262,13 +293,30 @@ class ItemRun {
         }
         store(decay, exp2(load(decay)));
         for (int r = 0; r < count; ++r) {
-            const float* scores = s_.scores + r * kTileTokens;
+            float* scores = s_.scores + r * kTileTokens;
             float* sums = s_.sums + (query + r) * 16;
             auto* weights = reinterpret_cast<uint8_t*>(s_.weights) + r * kTileTokens * KV::kWeightBytes;
             F32x16 sum = load(sums) * splat(decay[r]);
-            for (int i = first_vector; i < end_vector; ++i) {
-                const F32x16 weight = exp2(load(scores + i * 16) - splat(base[r]));
-                sum = sum + KV::store_weights(weights + i * 16 * KV::kWeightBytes, weight);
+            if constexpr (KV::kScaled) {
+                F32x16 top = splat(0.0f);
+                for (int i = first_vector; i < end_vector; ++i) {
+                    const F32x16 weight = exp2(load(scores + i * 16) - splat(base[r]));
+                    const F32x16 scaled = weight * load(s_.v_scales + i * 16);
+                    sum = sum + weight;
+                    top = max(top, scaled);
+                    store(scores + i * 16, scaled);
+                }
+                const float largest = max_lane(top),
+                            factor = largest > 1e-30f ? KV::kMaxWeight / largest : 0.0f;
+                weight_scale[r] = largest / KV::kMaxWeight;
+                for (int i = first_vector; i < end_vector; ++i)
+                    KV::store_weights(weights + i * 16 * KV::kWeightBytes,
+                                      load(scores + i * 16) * splat(factor));
+            } else {
+                for (int i = first_vector; i < end_vector; ++i) {
+                    const F32x16 weight = exp2(load(scores + i * 16) - splat(base[r]));
+                    sum = sum + KV::store_weights(weights + i * 16 * KV::kWeightBytes, weight);
+                }
             }
             store(sums, sum);
         }
@@ -359,10 +407,17 @@ void attend_all(const AttentionArgs& a, const StepView& step, const AttentionWor
 // See Ops.paged_attention. The K and V of the step's own tokens are already in the cache.
 inline void paged_attention(const AttentionArgs& a, const StepView& step, Worker& worker) {
     const AttentionWork work = a.plan->work();
-    if (a.window.dtype == KVDtype::F32)
-        attend_all<Float32KV>(a, step, work, worker);
-    else
-        attend_all<BFloat16KV>(a, step, work, worker);
+    switch (a.window.dtype) {
+        case KVDtype::F32:
+            attend_all<Float32KV>(a, step, work, worker);
+            break;
+        case KVDtype::BF16:
+            attend_all<BFloat16KV>(a, step, work, worker);
+            break;
+        case KVDtype::INT8:
+            attend_all<Int8KV>(a, step, work, worker);
+            break;
+    }
     if (work.num_merges == 0) return;
     worker.for_each(work.num_merges * a.num_heads, [&](int64_t i) {
         merge_partials(a, work.merges[i / a.num_heads], static_cast<int>(i % a.num_heads));

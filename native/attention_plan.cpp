@@ -41,6 +41,9 @@ struct Cutter {
 int64_t cut_scratch(AttentionScratch& s, uint8_t* base, int64_t queries, int64_t head_dim) {
     Cutter cutter{base};
     cutter.cut(s.operands, queries * head_dim * 4);
+    cutter.cut(s.query_scales, queries);
+    cutter.cut(s.k_scales, kTileTokens);
+    cutter.cut(s.v_scales, kTileTokens);
     cutter.cut(s.scores, kMaxRegisterBlock * kTileTokens);
     cutter.cut(s.weights, kMaxRegisterBlock * kTileTokens);
     cutter.cut(s.v_tail, 8 * head_dim * 4);
@@ -54,6 +57,13 @@ int64_t cut_scratch(AttentionScratch& s, uint8_t* base, int64_t queries, int64_t
 }
 
 }  // namespace
+
+int64_t kv_tile_bytes(KVDtype dtype, int block_size, int head_dim) {
+    const int64_t count = int64_t{block_size} * head_dim;
+    if (dtype == KVDtype::F32) return count * 4;
+    if (dtype == KVDtype::BF16) return count * 2;
+    return count + (int64_t{block_size} * 4 + 63) / 64 * 64;
+}
 
 void AttentionPlan::Free::operator()(void* p) const { std::free(p); }
 

@@ -19,6 +19,9 @@ namespace octavo {
 constexpr int kTileTokens = 128;
 constexpr int kPartitionTokens = 512;
 
+// Bytes of a tile of K or V; see octavo/storage/layout.py.
+int64_t kv_tile_bytes(KVDtype dtype, int block_size, int head_dim);
+
 // Some step tokens, in all query heads of one KV head, over some partitions of the keys that they see. The
 // tokens belong to one row and follow each other; or else to rows whose tables begin with the same blocks,
 // and stand behind all keys of the item.
@@ -45,10 +48,18 @@ struct AttentionWork {
         partial_of_zero;  // of each step token: the partial result that partition 0 has or would have
 };
 
+// For int8: what the dot products of a query start from, and what a unit of them is worth.
+struct QueryScale {
+    int32_t start[2];
+    float scale;
+};
+
 // A worker's private memory. A "query" is one (step token, query head) pair of an item; there are at most
 // max_queries() of them. Each array starts on a cache line.
 struct AttentionScratch {
     uint8_t* operands;           // [queries][4 D bytes] the queries, scaled and laid out for the dot products
+    QueryScale* query_scales;    // [queries], for int8
+    float *k_scales, *v_scales;  // [kTileTokens] of a tile, for int8
     float* scores;               // [kTileTokens] for each query of a register block
     float* weights;              // the same, exponentiated
     uint8_t* v_tail;             // 8 tokens of V, zero beyond the last one

@@ -11,14 +11,23 @@ Packing inside a tile ("rows8"), chosen so that kernels need no shuffles and res
 
     K  [P / 8][D * s / 8][8 tokens][8 bytes]   8 bytes = 8 / s consecutive dims of one token
     V  [P / u][D][u]  with u = 4 / s           u consecutive tokens of one dim, side by side
+
+An int8 tile goes on with the scales of its tokens, float32 [P], padded to 64 bytes: a value is its byte times
+the scale of its token. K bytes are stored with 128 added, V bytes as they are.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-StorageDtype = Literal["bfloat16", "float32"]
-DTYPE_BYTES: dict[StorageDtype, int] = {"bfloat16": 2, "float32": 4}
+StorageDtype = Literal["bfloat16", "float32", "int8"]
+DTYPE_BYTES: dict[StorageDtype, int] = {"bfloat16": 2, "float32": 4, "int8": 1}
 PACKING = "rows8"
+
+
+def tile_bytes(dtype: StorageDtype, block_size: int, head_dim: int) -> int:
+    """Bytes of a tile, a multiple of 64."""
+    scales = -(-block_size * 4 // 64) * 64 if dtype == "int8" else 0
+    return block_size * head_dim * DTYPE_BYTES[dtype] + scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,7 @@ class KVLayout:
         *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: StorageDtype
     ) -> "KVLayout":
         """All layers in one group: one table, K and V of every layer and head in each frame."""
-        tile = block_size * head_dim * DTYPE_BYTES[dtype]
+        tile = tile_bytes(dtype, block_size, head_dim)
         windows = []
         for layer in range(num_layers):
             base = layer * num_kv_heads * 2 * tile
