@@ -4,7 +4,7 @@
 """
 
 from octavo.paging.explain import PrefixExplanation
-from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, TableUpdate
+from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepGrant, TableUpdate
 from octavo.paging.groups import GroupPlan, GroupSpec, LayerGroup, plan_groups
 from octavo.paging.invariants import BrokenInvariant
 from octavo.paging.manager import KVManager
@@ -25,6 +25,7 @@ __all__ = [
     "PrefixMatch",
     "SlotGrant",
     "SlotPlan",
+    "StepGrant",
     "TableUpdate",
     "plan_groups",
 ]

@@ -52,8 +52,9 @@ class BlockTable:
         """Add the next block."""
         blocks, counts = self.blocks, self.counts
         counts.num_entries += 1
-        if len(blocks) > self.first:
-            counts.num_breaks += _is_break(blocks[-1], block)
+        last = blocks[-1] if len(blocks) > self.first else None
+        if last is not None and block.frames[0] != last.frames[-1] + 1:
+            counts.num_breaks += 1
         blocks.append(block)
 
     def skip(self, count: int) -> None:

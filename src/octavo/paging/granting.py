@@ -42,17 +42,19 @@ class SlotGranter:
         needed = given_back = saved = 0
         for table in seq.tables:
             spec, blocks = table.spec, table.blocks
-            end = (stop - 1) // spec.block_size + 1
-            count = end - len(blocks) if end > len(blocks) else 0
-            for block in blocks[start // spec.block_size : end]:
-                assert block is not None
-                if block.owners > 1 or block.node is not None:
-                    count += 1
-                    if block.owners == 1:
-                        saved += spec.num_tables
-            needed += count * spec.num_tables
+            size, count = spec.block_size, len(blocks)
+            end = (stop - 1) // size + 1
+            if end > count:
+                needed += (end - count) * spec.num_tables
+            if start < count * size:
+                for block in blocks[start // size : end]:
+                    assert block is not None
+                    if block.owners > 1 or block.node is not None:
+                        needed += spec.num_tables
+                        if block.owners == 1:
+                            saved += spec.num_tables
             if spec.window is not None:
-                first_kept = first_visible(start, spec.window) // spec.block_size
+                first_kept = first_visible(start, spec.window) // size
                 for block in blocks[table.first : first_kept]:
                     if block is not None and block.owners == 1 and not block.pins:
                         given_back += spec.num_tables
@@ -68,35 +70,38 @@ class SlotGranter:
                 seq.changed[group, table.first] = None
                 self._pool.release(table.pop_first())
 
-    def grant(self, seq: LiveSequence, num_tokens: int, *, take_over: bool = False) -> list[BlockCopy]:
+    def grant(
+        self, seq: LiveSequence, num_tokens: int, copies: list[BlockCopy], *, take_over: bool = False
+    ) -> None:
         """Make the next tokens writable; the caller knows that the pool has what this needs.
 
-        Returns:
-            The copies to run first.
+        Args:
+            copies: takes the copies to run first.
+            take_over: write to named blocks without other owners instead of copying them.
         """
         start = seq.num_computed
         stop = start + num_tokens
         pool, changed = self._pool, seq.changed
-        copies: list[BlockCopy] = []
         granted = fast_end = 1 << 62
         for group, table in enumerate(seq.tables):
             spec, blocks = table.spec, table.blocks
-            size = spec.block_size
+            size, count = spec.block_size, len(blocks)
             end = (stop - 1) // size + 1
-            for index, block in enumerate(blocks[start // size : end], start // size):
-                assert block is not None
-                if block.owners == 1 and block.node is None:
-                    continue
-                if take_over and block.owners == 1:
-                    self._matcher.forget(block)
-                    continue
-                fresh = pool.allocate(group, spec.num_tables)
-                if start > index * size:
-                    self._copy(block, fresh, copies)
-                table.replace(index, fresh)
-                pool.release(block)
-                changed[group, index] = None
-            for index in range(len(blocks), end):
+            if start < count * size:
+                for index, block in enumerate(blocks[start // size : end], start // size):
+                    assert block is not None
+                    if block.owners == 1 and block.node is None:
+                        continue
+                    if take_over and block.owners == 1:
+                        self._matcher.forget(block)
+                        continue
+                    fresh = pool.allocate(group, spec.num_tables)
+                    if start > index * size:
+                        self._copy(block, fresh, copies)
+                    table.replace(index, fresh)
+                    pool.release(block)
+                    changed[group, index] = None
+            for index in range(count, end):
                 changed[group, index] = None
                 table.push(pool.allocate(group, spec.num_tables))
             granted = min(granted, end * size)
@@ -105,7 +110,6 @@ class SlotGranter:
         seq.granted = granted
         seq.fast_end = granted if granted < fast_end else fast_end
         seq.update_mark_end()
-        return copies
 
     def take_updates(self, seq: LiveSequence) -> list[TableUpdate]:
         """All table entries that changed since the last time."""

@@ -38,3 +38,15 @@ class SlotGrant(NamedTuple):
 
     block_updates: list[TableUpdate]
     copies: list[BlockCopy]
+
+
+class StepGrant(NamedTuple):
+    """What committing a whole step changed.
+
+    Attributes:
+        block_updates: as in ``SlotGrant``, for each sequence that has any.
+        copies: the copies of all sequences, in order.
+    """
+
+    block_updates: dict[int, list[TableUpdate]]
+    copies: list[BlockCopy]

@@ -1,8 +1,8 @@
 """Groups of layers, each with its own block size and window, out of one pool of byte-equal frames.
 
 The unit of placement is the *tile*: K or V of one layer and one KV head for ``block_size`` tokens. A group
-with T tiles puts as many of them in a frame as fit and spreads the rest over more frames, one per block table.
-So a group with large blocks has few tiles per frame and several tables, one with small blocks has many tiles
+with T tiles puts as many of them in a frame as fit, and the rest in more frames, one per block table. So a
+group with large blocks has few tiles per frame and several tables, one with small blocks has many tiles
 per frame and few tables, and any free frame serves any group.
 
 Frame size is counted in *tile-tokens*, the tokens that one tile could have if it were alone in the frame.

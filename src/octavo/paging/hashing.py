@@ -7,12 +7,11 @@ of layers: a block of 64 tokens is called what the chain is called after its 64t
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
 NAME_BYTES = 16
 TOKEN_BYTES = 4
-TokenArray = array  # of typecode "i": 32-bit token ids, TOKEN_BYTES each
 
 HashFunction = Callable[[bytes, bytes], bytes]
 
@@ -28,13 +27,13 @@ def root_name(namespace: str, salt: str, hash_function: HashFunction = content_h
     return hash_function(bytes(NAME_BYTES), b"".join(len(f).to_bytes(8, "little") + f for f in fields))
 
 
-def pack_tokens(token_ids: object) -> "array[int]":
-    """Token ids as a compact array of 32-bit integers.
+def pack_tokens(token_ids: Iterable[int]) -> "array[int]":
+    """Token ids as a compact array, TOKEN_BYTES each.
 
     Raises:
-        OverflowError, TypeError: an id is not a 32-bit integer.
+        OverflowError, TypeError: an id is negative, too large or no integer.
     """
-    return array("i", token_ids)  # type: ignore[call-overload, no-any-return]
+    return array("I", token_ids)
 
 
 class NameChain:
@@ -54,13 +53,10 @@ class NameChain:
     def name(self, tokens: "array[int]", stop: int) -> bytes:
         """Name of ``tokens[:stop]``; ``stop`` is a positive multiple of the unit within the tokens."""
         names, unit = self.names, self.unit
-        wanted = stop // unit
-        while len(names) < wanted:
-            start = len(names) * unit
-            names.append(
-                self._hash(names[-1] if names else self.root, tokens[start : start + unit].tobytes())
-            )
-        return names[wanted - 1]
+        for start in range(len(names) * unit, stop, unit):
+            parent = names[-1] if names else self.root
+            names.append(self._hash(parent, tokens[start : start + unit].tobytes()))
+        return names[stop // unit - 1]
 
     def copy(self) -> "NameChain":
         """An independent chain that knows the same names."""

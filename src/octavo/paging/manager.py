@@ -20,7 +20,7 @@ from octavo.paging.block_pool import Block, BlockPool
 from octavo.paging.block_table import BlockTable, TableCounts
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.granting import SlotGranter
-from octavo.paging.grants import SlotGrant, SlotPlan
+from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepGrant
 from octavo.paging.groups import GroupSpec
 from octavo.paging.hashing import HashFunction, content_hash, pack_tokens
 from octavo.paging.matching import PrefixMatch, PrefixMatcher
@@ -55,7 +55,6 @@ class KVManager:
         if not groups:
             raise ValueError("groups=[]: at least one group of layers is needed")
         self.groups = tuple(groups)
-        self.pool = BlockPool(num_blocks, self._forget_evicted)
         self.matcher = PrefixMatcher(
             self.groups,
             enabled=prefix_cache,
@@ -64,6 +63,7 @@ class KVManager:
             remembered=num_blocks,
             hash_function=hash_function,
         )
+        self.pool = BlockPool(num_blocks, self.matcher.forget_evicted)
         self.granter = SlotGranter(self.groups, self.pool, self.matcher)
         self._table_groups = [(g, c) for g, spec in enumerate(self.groups) for c in range(spec.num_tables)]
         self.counts = tuple(TableCounts() for _ in self.groups)
@@ -77,8 +77,14 @@ class KVManager:
         """The longest prefix whose KV is cached, at most all but the last token. Changes nothing."""
         return self.matcher.match(pack_tokens(token_ids), salt)
 
+    def renew(self, match: PrefixMatch) -> PrefixMatch:
+        """What ``match`` would say now of the same tokens; hashes nothing anew. Changes nothing."""
+        return self.matcher.renew(match)
+
     def can_admit(self, match: PrefixMatch, num_tokens: int) -> bool:
         """Whether a sequence made from ``match`` could get slots for its next ``num_tokens`` tokens now."""
+        if num_tokens < 0:
+            raise ValueError(f"num_tokens={num_tokens}: must be at least 0")
         match = self.matcher.renew(match)
         start = match.num_tokens
         needed = 0
@@ -135,7 +141,7 @@ class KVManager:
 
     def append_tokens(self, seq_id: int, token_ids: Iterable[int]) -> None:
         """Add known tokens to the end."""
-        self._sequence(seq_id).tokens.extend(token_ids)
+        self._sequence(seq_id).tokens.extend(pack_tokens(token_ids))
 
     def fork(self, seq_id: int) -> int:
         """A second sequence with the same tokens and the same blocks, the unfinished one included.
@@ -143,26 +149,14 @@ class KVManager:
         Nothing is granted to it; whichever of the two writes to a shared block first gets a copy.
         """
         seq = self._sequence(seq_id)
-        tables = [table.copy() for table in seq.tables]
-        twin = Sequence(
-            seq_id=self._next_id,
-            tokens=seq.tokens[:],
-            salt=seq.salt,
-            chain=seq.chain.copy(),
-            tables=tables,
-            explanation=seq.explanation,
-        )
+        twin = seq.fork(self._next_id)
         self._next_id += 1
         self._sequences[twin.seq_id] = twin
-        for group, table in enumerate(tables):
+        for group, table in enumerate(twin.tables):
             self.matcher.share_tip(group, table.tip)
-            for index in range(table.first, len(table.blocks)):
-                twin.changed[group, index] = None
             for block in table.held():
                 self.pool.retain(block)
-        twin.start_at(seq.num_computed)
-        seq.fast_end = seq.num_computed
-        self.total_computed += seq.num_computed
+        self.total_computed += twin.num_computed
         return twin.seq_id
 
     def truncate(self, seq_id: int, num_tokens: int) -> None:
@@ -190,7 +184,9 @@ class KVManager:
         del seq.tokens[num_tokens:]
         seq.chain.truncate(num_tokens)
         self.total_computed -= seq.num_computed - num_computed
-        seq.start_at(num_computed)
+        seq.num_computed = seq.fast_end = num_computed
+        seq.granted = min(seq.granted, num_tokens)
+        seq.update_mark_end()
 
     def release_sequence(self, seq_id: int) -> None:
         """End a sequence: let go of all its blocks, the tail before the head."""
@@ -232,13 +228,14 @@ class KVManager:
         take_over = needed > self.pool.num_available + given_back
         self.pool.check_available(needed - saved if take_over else needed, also=given_back)
         self.granter.leave_window(seq)
-        copies = self.granter.grant(seq, plan.num_tokens, take_over=take_over)
+        copies: list[BlockCopy] = []
+        self.granter.grant(seq, plan.num_tokens, copies, take_over=take_over)
         return SlotGrant(self.granter.take_updates(seq), copies)
 
-    def commit_step(self, work: Iterable[tuple[int, int]]) -> list[tuple[int, SlotGrant]]:
+    def commit_step(self, work: Iterable[tuple[int, int]]) -> StepGrant:
         """Plan and commit a whole step of ``(seq_id, num_tokens)``, all of it or nothing.
 
-        Cheap where no table changes; only sequences whose tables change are in the result.
+        Cheap where no table changes; only sequences whose tables change have updates.
 
         Raises:
             OutOfBlocks: it may not fit; nothing is changed. ``commit`` one by one, or without some, may do.
@@ -258,11 +255,11 @@ class KVManager:
         self.pool.check_available(needed, also=given_back)
         for seq, _ in slow:
             granter.leave_window(seq)
-        grants = []
+        grant = StepGrant({}, [])
         for seq, num_tokens in slow:
-            copies = granter.grant(seq, num_tokens)
-            grants.append((seq.seq_id, SlotGrant(granter.take_updates(seq), copies)))
-        return grants
+            granter.grant(seq, num_tokens, grant.copies)
+            grant.block_updates[seq.seq_id] = granter.take_updates(seq)
+        return grant
 
     def complete_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """These copies have run: unpin both ends."""
@@ -282,24 +279,24 @@ class KVManager:
 
         Args:
             results: ``(seq_id, num_written, token_id)``: so many more tokens have their KV written, and this
-                token, or None, comes after all known ones.
+                token, or None, comes after all known ones. If one is refused, those before it count.
         """
         sequences = self._sequences
         total = 0
-        for seq_id, num_written, token_id in results:
-            seq = sequences.get(seq_id) or self._sequence(seq_id)
-            tokens = seq.tokens
-            num_computed = seq.num_computed + num_written
-            if num_written >= 0 and num_computed <= seq.mark_end and num_computed <= len(tokens):
-                total += num_written
-                seq.num_computed = num_computed
-            else:
-                self.total_computed += total
-                total = 0
-                self._mark(seq, num_computed)
-            if token_id is not None:
-                tokens.append(token_id)
-        self.total_computed += total
+        try:
+            for seq_id, num_written, token_id in results:
+                seq = sequences.get(seq_id) or self._sequence(seq_id)
+                tokens = seq.tokens
+                num_computed = seq.num_computed + num_written
+                if num_written >= 0 and num_computed <= seq.mark_end and num_computed <= len(tokens):
+                    total += num_written
+                    seq.num_computed = num_computed
+                else:
+                    self._mark(seq, num_computed)
+                if token_id is not None:
+                    tokens.append(token_id)
+        finally:
+            self.total_computed += total
 
     # Reading
 
@@ -393,11 +390,11 @@ class KVManager:
         return seq
 
     def _mark(self, seq: Sequence, num_computed: int) -> None:
-        limit = min(seq.granted, len(seq.tokens))
-        if not seq.num_computed <= num_computed <= limit:
+        known = len(seq.tokens)
+        if not seq.num_computed <= num_computed <= seq.granted or num_computed > known:
             raise ValueError(
                 f"sequence {seq.seq_id}: num_computed={num_computed} must be from {seq.num_computed} "
-                f"(computed already) to {limit} (known tokens that have slots)"
+                f"(computed already) to {min(seq.granted, known)} (known tokens that have slots)"
             )
         self.total_computed += num_computed - seq.num_computed
         seq.num_computed = num_computed
@@ -409,6 +406,3 @@ class KVManager:
             dropped.sort(key=lambda item: item[0], reverse=True)
         for _, block in dropped:
             self.pool.release(block)
-
-    def _forget_evicted(self, block: Block) -> None:
-        self.matcher.forget(block, evicted=True)

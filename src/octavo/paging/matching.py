@@ -69,10 +69,8 @@ class PrefixMatcher:
         first = []
         blocks = []
         for walk in walks:
-            start = walk.first_needed(length)
-            nodes = walk.path[start : -(-length // walk.block_size)]
-            first.append(start)
-            blocks.append([node.block for node in nodes if node.block is not None])
+            first.append(walk.first_needed(length))
+            blocks.append(walk.blocks(length))
         if not walks:
             first, blocks = [0] * len(self.indexes), [[] for _ in self.indexes]
         return PrefixMatch(length, tuple(blocks), tuple(first), walks, tokens, salt, chain, self._version)
@@ -133,9 +131,13 @@ class PrefixMatcher:
                 start = stop
         seq.update_mark_end()
 
-    def forget(self, block: Block, *, evicted: bool = False) -> None:
+    def forget(self, block: Block) -> None:
         """Take a block's name away."""
-        self.indexes[block.group].forget(block, evicted=evicted)
+        self.indexes[block.group].forget(block)
+
+    def forget_evicted(self, block: Block) -> None:
+        """Take a block's name away and remember for a while that it was evicted."""
+        self.indexes[block.group].forget(block, evicted=True)
 
     def explain(self, match: PrefixMatch) -> PrefixExplanation:
         """Why ``match``, which must be up to date, is not longer."""

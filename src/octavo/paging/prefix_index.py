@@ -18,6 +18,7 @@ from octavo.paging.block_pool import Block
 from octavo.paging.hashing import TOKEN_BYTES, NameChain
 
 Tokens = bytes  # token ids, TOKEN_BYTES each
+MAX_SIBLINGS = 32  # siblings without a block that a search for a partial match passes over, on either side
 
 
 class Node:
@@ -56,7 +57,8 @@ class Walk:
     Attributes:
         path: nodes of the agreeing blocks in order; the last one may agree in its first tokens only.
         agreed: tokens that agree.
-        holes: indices in ``path`` without a block, ascending (sliding-window groups only).
+        holes: for indices in ``path`` without a block (sliding-window groups only): the sibling that agrees
+            longest and has one, and how many of its first tokens agree.
         goes_on: whether cached content goes on after the path's last complete block, agreeing or not.
     """
 
@@ -64,7 +66,7 @@ class Walk:
     window: int | None
     path: list[Node]
     agreed: int
-    holes: list[int]
+    holes: dict[int, tuple[Node | None, int]]
     goes_on: bool
 
     def first_needed(self, length: int) -> int:
@@ -77,8 +79,18 @@ class Walk:
         for hole in reversed(self.holes):
             if hole < self.first_needed(length):
                 break
-            length = min(length, hole * self.block_size)
+            length = min(length, hole * self.block_size + self.holes[hole][1])
         return length
+
+    def blocks(self, length: int) -> list[Block]:
+        """The blocks needed for a prefix of ``length`` tokens, which ``longest`` has found possible."""
+        blocks = []
+        for index in range(self.first_needed(length), -(-length // self.block_size)):
+            node = self.holes[index][0] if index in self.holes else self.path[index]
+            assert node is not None
+            assert node.block is not None
+            blocks.append(node.block)
+        return blocks
 
 
 def first_visible(position: int, window: int | None) -> int:
@@ -119,7 +131,7 @@ class PrefixIndex:
     def walk(self, salt: str, chain: NameChain, tokens: "array[int]") -> Walk:
         """Follow ``tokens`` from the salt's root as far as they agree; changes nothing."""
         path: list[Node] = []
-        holes: list[int] = []
+        holes: dict[int, tuple[Node | None, int]] = {}
         node: Node | None = self._roots.get(salt)
         if node is None:
             return Walk(self.block_size, self.window, path, 0, holes, False)
@@ -137,7 +149,7 @@ class PrefixIndex:
             if child.block is None:
                 if self.window is None:
                     break  # without this block, nothing after it is of use
-                holes.append(len(path))
+                holes[len(path)] = self._nearest_child(node, child.tokens)
             path.append(child)
             node = child
             stop += size
@@ -214,7 +226,9 @@ class PrefixIndex:
     def known_to_other_salt(self, salt: str, first_tokens: Tokens) -> bool:
         """Whether another salt has these tokens as its first block."""
         root = self._roots.get(salt)
-        own = root is not None and self._nearest_child(root, first_tokens)[1] == self.block_size
+        children = root.children if root is not None else []
+        place = bisect_left(children, first_tokens, key=_tokens_of)
+        own = place < len(children) and children[place].tokens == first_tokens
         return self._first_blocks.get(first_tokens, 0) > own
 
     def _nearest_child(self, node: Node, tokens: Tokens) -> tuple[Node | None, int]:
@@ -224,10 +238,14 @@ class PrefixIndex:
             return None, 0
         place = bisect_left(children, tokens, key=_tokens_of)
         best, best_common = None, 0
-        for child in children[max(0, place - 1) : place + 1]:
-            num_common = common_tokens(child.tokens, tokens)
-            if child.block is not None and num_common > best_common:
-                best, best_common = child, num_common
+        for side in (range(place - 1, -1, -1), range(place, len(children))):
+            for index in side[:MAX_SIBLINGS]:
+                child = children[index]
+                if child.block is not None:
+                    num_common = common_tokens(child.tokens, tokens)
+                    if num_common > best_common:
+                        best, best_common = child, num_common
+                    break  # further away, fewer tokens agree
         return best, best_common
 
     def _prune(self, node: Node) -> None:
@@ -238,6 +256,7 @@ class PrefixIndex:
                 assert isinstance(node, Root)
                 del self._roots[node.salt]
                 return
+            self.version += 1
             del self._nodes[node.name]
             del parent.children[bisect_left(parent.children, node.tokens, key=_tokens_of)]
             if parent.parent is None:

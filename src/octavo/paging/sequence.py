@@ -54,6 +54,22 @@ class Sequence:
         self.changed: dict[tuple[int, int], None] = {}
         self.start_at(0)
 
+    def fork(self, seq_id: int) -> "Sequence":
+        """A sequence with the same tokens and tables, whose entries are all new to its row."""
+        twin = Sequence(
+            seq_id=seq_id,
+            tokens=self.tokens[:],
+            salt=self.salt,
+            chain=self.chain.copy(),
+            tables=[table.copy() for table in self.tables],
+            explanation=self.explanation,
+        )
+        for group, table in enumerate(twin.tables):
+            twin.changed.update(dict.fromkeys((group, i) for i in range(table.first, len(table.blocks))))
+        twin.start_at(self.num_computed)
+        self.fast_end = self.num_computed
+        return twin
+
     def start_at(self, num_computed: int) -> None:
         """Begin, or begin anew, with nothing granted beyond the computed tokens."""
         self.num_computed = self.granted = self.fast_end = self.mark_end = num_computed

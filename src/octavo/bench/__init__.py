@@ -1,0 +1,1 @@
+"""Measurements of Octavo's parts and of the whole."""
