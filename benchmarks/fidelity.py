@@ -14,6 +14,7 @@ Quantities, per position, with p of the full precision path and q of the path in
 
 import argparse
 import json
+import platform
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -130,7 +131,13 @@ def report(model: str, windows: list[list[int]], measured: dict[tuple[str, str],
         numbers = "{mean_kl:10.6f} {median_kl:10.6f} {p99_kl:10.6f} {top1_agreement:8.2%} {perplexity:11.4f}"
         print(("{activations:12} {kv_dtype:8} " + numbers).format(**row))
     positions = len(next(iter(measured.values())))
-    result = {"model": model, "positions": positions, "window": len(windows[0]), "paths": rows}
+    result = {
+        "model": model,
+        "text": f"Python {platform.python_version()} help topics, docs/*.md",
+        "positions": positions,
+        "window": len(windows[0]),
+        "paths": rows,
+    }
     print(json.dumps(result, indent=2))
 
 

@@ -34,6 +34,14 @@ OCTAVO_INLINE void store_panel(const LinearArgs& args, const Segment& segment, i
     store_first(args.out.row(row) + column, sum, count);
 }
 
+// Fetches the lines that the sums of these panels will be stored to, shortly before they are complete.
+OCTAVO_INLINE void prefetch_outputs(const LinearArgs& args, const LinearItem& item, int64_t panel,
+                                    int count) {
+    const int64_t column = item.segment->first_output + panel * 16;
+    for (int row = item.first_row; row < item.end_row; row++)
+        for (int p = 0; p < count; p++) __builtin_prefetch(args.out.row(row) + column + p * 16, 1, 3);
+}
+
 template <Encoding encoding>
 struct QuantizedTraits {
     static constexpr bool is_q8 = encoding == Encoding::Q8_0;
@@ -99,6 +107,8 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
             int r = 0;
             for (; r + kDotRows <= num_rows; r += kDotRows)
                 add_tiles<encoding, kDotRows, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
+            for (; r + 4 <= num_rows; r += 4)
+                add_tiles<encoding, 4, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
             for (; r < num_rows; r++)
                 add_tiles<encoding, 1, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
         };
@@ -107,6 +117,7 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
         else
             add_rows({Tile(tile_of(0))});
         groups += args.num_rows;
+        if (g + 2 == num_groups) prefetch_outputs(args, item, first_panel, P);
     }
     for (int r = 0; r < num_rows; r++)
         for (int p = 0; p < P; p++)

@@ -14,9 +14,9 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
+constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
-constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -158,6 +158,18 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
 
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    const __m256i words =
+        _mm256_packs_epi16(_mm256_packs_epi32(lo.lo, lo.hi), _mm256_packs_epi32(hi.lo, hi.hi));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(words, order));
+    const I32x16 both = lo + hi;
+    const __m256i b = _mm256_add_epi32(both.lo, both.hi);
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     int32_t bytes;
     std::memcpy(&bytes, p, sizeof bytes);
@@ -175,17 +187,6 @@ OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
         return _mm256_castsi256_ps(_mm256_permute4x64_epi64(sums, 0xd8));
     };
     return {add(a.lo, a.hi), add(b.lo, b.hi)};
-}
-OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
-    const __m256i words =
-        _mm256_packs_epi16(_mm256_packs_epi32(lo.lo, lo.hi), _mm256_packs_epi32(hi.lo, hi.hi));
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(words, order));
-    const I32x16 both = lo + hi;
-    const __m256i b = _mm256_add_epi32(both.lo, both.hi);
-    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
 OCTAVO_INLINE __m256i broadcast_4(const int8_t* p) {

@@ -14,8 +14,8 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
+constexpr int kDotRows = 8, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
 constexpr int kNumVectors = 32;  // that the registers hold
-constexpr int kDotRows = 4, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
@@ -156,11 +156,16 @@ struct Tile8 {
 
 template <int R, int P, class Tile>
 OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++) {
+        // By hand: GCC would keep the whole tile in registers and spill the sums instead. The sums are what
+        // must stay: 16 of them hide the latency of the dot product.
+        __m512i w[P];
+        for (int p = 0; p < P; p++) asm("vmovdqa64 %1, %0" : "=v"(w[p]) : "m"(tiles[p].w[i]));
         for (int r = 0; r < R; r++) {
             const __m512i four = broadcast_4(x[r] + 4 * i);
-            for (int p = 0; p < P; p++) sums[r][p].v = _mm512_dpbusd_epi32(sums[r][p].v, tiles[p].w[i], four);
+            for (int p = 0; p < P; p++) sums[r][p].v = _mm512_dpbusd_epi32(sums[r][p].v, w[p], four);
         }
+    }
 }
 #else
 constexpr int kTile8Zero = 0;

@@ -12,9 +12,9 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = false;
+constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 4;  // that the registers hold
-constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 
 // f of each lane number, as a vector.
 template <class V, class F>
@@ -173,6 +173,16 @@ OCTAVO_INLINE F32x16 load_f16(const void* p) {
     }));
 }
 
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    int32_t total = 0;
+    for (int i = 0; i < 16; i++) {
+        p[i] = int8_t(lo.v[i]);
+        p[i + 16] = int8_t(hi.v[i]);
+        total += p[i] + p[i + 16];
+    }
+    return total;
+}
+
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     int32_t bytes;
     std::memcpy(&bytes, p, sizeof bytes);
@@ -186,15 +196,6 @@ OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
 OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
     return floats(
         [&](int i) { return i < 8 ? a.v[2 * i] + a.v[2 * i + 1] : b.v[2 * i - 16] + b.v[2 * i - 15]; });
-}
-OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
-    int32_t total = 0;
-    for (int i = 0; i < 16; i++) {
-        p[i] = int8_t(lo.v[i]);
-        p[i + 16] = int8_t(hi.v[i]);
-        total += p[i] + p[i + 16];
-    }
-    return total;
 }
 
 struct Tile4 {

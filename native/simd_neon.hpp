@@ -15,9 +15,9 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
+constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
-constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 
 // f of each quarter's number, as a vector.
 template <class F>
@@ -167,6 +167,18 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
 
+OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    const auto narrow = [](I32x16 a) {
+        const int16x8_t front = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
+        const int16x8_t back = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
+        return vcombine_s8(vmovn_s16(front), vmovn_s16(back));
+    };
+    vst1q_s8(p, narrow(lo));
+    vst1q_s8(p + 16, narrow(hi));
+    const I32x16 both = lo + hi;
+    return vaddvq_s32(vaddq_s32(vaddq_s32(both.v[0], both.v[1]), vaddq_s32(both.v[2], both.v[3])));
+}
+
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     int32_t bytes;
     std::memcpy(&bytes, p, sizeof bytes);
@@ -180,17 +192,6 @@ OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
 OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
     return {{vpaddq_f32(a.v[0], a.v[1]), vpaddq_f32(a.v[2], a.v[3]), vpaddq_f32(b.v[0], b.v[1]),
              vpaddq_f32(b.v[2], b.v[3])}};
-}
-OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
-    const auto narrow = [](I32x16 a) {
-        const int16x8_t front = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
-        const int16x8_t back = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
-        return vcombine_s8(vmovn_s16(front), vmovn_s16(back));
-    };
-    vst1q_s8(p, narrow(lo));
-    vst1q_s8(p + 16, narrow(hi));
-    const I32x16 both = lo + hi;
-    return vaddvq_s32(vaddq_s32(vaddq_s32(both.v[0], both.v[1]), vaddq_s32(both.v[2], both.v[3])));
 }
 
 OCTAVO_INLINE int8x16_t broadcast_4(const int8_t* p) {

@@ -198,16 +198,12 @@ void Tape::check(const StepArrays& step) {
                    std::to_string(num_tokens) + " tokens");
     }
     if (!uses_cache_) return;
-    num_steps_++;
     for (int64_t i = 0; i < num_rows; i++) {
         const int32_t row = step.rows.data[i];
         for (size_t t = 0; t < step.block_tables.size(); t++)
             if (row < 0 || row >= step.block_tables[t].num_rows)
                 refuse(at("rows", i, row) + ": block table " + std::to_string(t) + " has " +
                        std::to_string(step.block_tables[t].num_rows) + " rows");
-        if (size_t(row) >= row_last_step_.size()) row_last_step_.resize(row + 1);
-        if (row_last_step_[row] == num_steps_) refuse(at("rows", i, row) + ": named twice");
-        row_last_step_[row] = num_steps_;
     }
     check_blocks(step);
 }

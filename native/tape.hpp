@@ -150,8 +150,6 @@ class Tape {
     std::vector<Op> ops_;
     int64_t vocab_ = INT32_MAX;
     bool uses_cache_ = false;
-    std::vector<uint64_t> row_last_step_;  // to find a row that a step names twice
-    uint64_t num_steps_ = 0;
     std::mutex running_;
 };
 

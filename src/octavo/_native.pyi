@@ -1,4 +1,4 @@
-"""The native extension: kernels, threads, and the tape that replays a model's operations. Used by backends/cpu.py."""
+"""The native extension: kernels, threads, and the tape that replays a model's operations."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ class PackedLinear:
     def num_outputs(self) -> int: ...
 
 def pack_linear(team: Team, weights: Sequence[tuple[str, Bytes, int, Float32s | None]]) -> PackedLinear:
-    """Pack ``(encoding, bytes [N, bytes per row], number of inputs, bias [N] or None)`` side by side, copying.
+    """Pack ``(encoding, bytes [N, row bytes], number of inputs, bias [N] or None)`` side by side, copying.
 
     Raises:
         ValueError: sizes that do not fit together, or a quantized matrix whose inputs are no multiple of 32.
@@ -46,14 +46,14 @@ class Embedding:
     def __init__(self, encoding: str, table: Bytes, width: int) -> None: ...
 
 class Value:
-    """Where an activation matrix lies: buffer -1 is the output; ``selected`` has a row per wanted logit."""
+    """Where activations lie: buffer -1 is the output; ``selected`` has a row per wanted logit."""
 
     def __init__(self, buffer: int, width: int, selected: bool) -> None: ...
 
 class Cache:
     """The KV arena [frames, bytes], the rotary tables, and each layer's place.
 
-    ``layers`` holds ``(block size, sliding window or 0, K tiles, V tiles)``, a tile being ``(table, offset)``.
+    ``layers``: ``(block size, sliding window or 0, K tiles, V tiles)``, a tile being ``(table, offset)``.
     """
 
     def __init__(
@@ -101,5 +101,5 @@ class Tape:
         """One step, without the interpreter lock.
 
         Raises:
-            ValueError: an array of a wrong shape, dtype or value; ``output`` and the cache are then untouched.
+            ValueError: an array of a wrong shape, dtype or value; ``output`` and the cache are untouched.
         """

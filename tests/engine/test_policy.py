@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from toy import EOS, VOCAB, ToyEngine, random_prompts, tokens_of, toy_greedy
 
 from octavo.core.errors import InvalidRequest
@@ -71,9 +73,12 @@ def test_resume_finds_the_blocks_again():
     toy = ToyEngine(num_blocks=12, max_num_seqs=2)
     rng = np.random.default_rng(6)
     first, second = (rng.integers(0, EOS, 24).tolist() for _ in range(2))
-    outputs = toy.run(*[toy.submit(p, max_tokens=40, ignore_eos=True) for p in (first, second)])
+    generations = [toy.submit(p, max_tokens=40, ignore_eos=True) for p in (first, second)]
+    outputs = toy.run(*generations)
     assert outputs == [expected(first, 40), expected(second, 40)]
     assert toy.scheduler.stats().num_preemptions == 1
+    assert generations[1].request.num_preemptions == 1
+    assert generations[1].request.num_cached_tokens == 0  # what it finds on resuming is no cached prompt
     # Every token is computed once, plus what the preempted one lost: less than all it had.
     assert sum(toy.model.step_sizes) < 2 * (24 + 39) + 24
 
@@ -121,6 +126,7 @@ def test_more_running_requests_than_budget_starve_no_one():
         toy.step()
         finished += [i for i, g in enumerate(generations) if g.finished and i not in finished]
     assert finished == sorted(finished)
+    assert max(toy.model.step_sizes) <= 3
 
 
 def test_requests_leave_at_different_steps_and_rows_are_reused():
@@ -226,6 +232,31 @@ def test_preemption_goes_to_the_latest_and_the_oldest_never_waits():
     assert toy.run(*generations) == [expected([i] * 12, 70) for i in range(4)]
 
 
+def test_preempted_requests_keep_their_place_in_the_queue():
+    toy = ToyEngine(num_blocks=16, max_num_seqs=5)
+    generations = [toy.submit([i] * 8, max_tokens=40, ignore_eos=True) for i in range(12)]
+    finished: list[int] = []
+    while toy.engine.has_work:
+        toy.step()
+        finished += [i for i, g in enumerate(generations) if g.finished and i not in finished]
+    assert toy.scheduler.stats().num_preemptions > 0
+    assert finished == list(range(12))
+
+
+@pytest.mark.parametrize(("num_blocks", "growth"), [(40, 20), (26, 20), (30, 16)])
+def test_preemptions_of_a_request_are_bounded(num_blocks, growth, monkeypatch):
+    def most_preempted() -> int:
+        toy = ToyEngine(num_blocks=num_blocks)
+        counts = [min(8 * (num_blocks - 1) - 4, 10 + growth * (i + i // 11)) for i in range(12)]
+        generations = [toy.submit([i] * 4, max_tokens=n, ignore_eos=True) for i, n in enumerate(counts)]
+        assert toy.run(*generations) == [expected([i] * 4, n) for i, n in enumerate(counts)]
+        return max(g.request.num_preemptions for g in generations)
+
+    assert most_preempted() == MAX_PREEMPTIONS
+    monkeypatch.setattr("octavo.engine.scheduler.MAX_PREEMPTIONS", 1000)
+    assert most_preempted() > MAX_PREEMPTIONS  # the scene is one where the bound matters
+
+
 def test_seeded_sampling_is_the_same_in_any_company_and_after_preemption():
     prompts = random_prompts(8, seed=11, longest=20)
     alone = []
@@ -245,3 +276,36 @@ def test_unseeded_requests_differ():
         *[toy.submit([1, 2, 3], max_tokens=20, temperature=1.0, ignore_eos=True) for _ in range(5)]
     )
     assert len({tuple(tokens) for tokens in outputs}) == 5
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    block_size=st.sampled_from([8, 16]),
+    spare_blocks=st.integers(0, 30),
+    budget=st.integers(1, 80),
+    rows=st.integers(1, 9),
+    prefix_cache=st.booleans(),
+)
+def test_any_engine_gives_the_same_tokens(*, seed, block_size, spare_blocks, budget, rows, prefix_cache):
+    rng = np.random.default_rng(seed)
+    prompts = random_prompts(int(rng.integers(1, 14)), seed=seed, longest=45)
+    counts = rng.integers(1, 25, len(prompts)).tolist()
+    most = max(len(p) + n - 1 for p, n in zip(prompts, counts, strict=True))
+    toy = ToyEngine(
+        num_blocks=-(-most // block_size) + 1 + spare_blocks,
+        block_size=block_size,
+        max_step_tokens=budget,
+        max_num_seqs=rows,
+        prefix_cache=prefix_cache,
+    )
+    waiting = list(zip(prompts, counts, strict=True))
+    generations = []
+    while waiting or toy.engine.has_work:
+        while waiting and rng.random() < 0.4:
+            prompt, count = waiting.pop(0)
+            generations.append(toy.submit(prompt, max_tokens=count, ignore_eos=True))
+        if toy.engine.has_work:
+            toy.step()
+    assert toy.run(*generations) == [expected(p, n) for p, n in zip(prompts, counts, strict=True)]
+    assert all(g.request.num_preemptions <= MAX_PREEMPTIONS for g in generations)

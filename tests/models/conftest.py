@@ -6,13 +6,14 @@ import pytest
 import tiny
 
 from octavo.backends.base import Backend
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.oracle import OracleBackend
 
 
-@pytest.fixture(params=["oracle"])
+@pytest.fixture(params=["oracle", "cpu"])
 def backend(request: pytest.FixtureRequest) -> Backend[Any, Any]:
     """Each backend in full precision."""
-    return OracleBackend()
+    return OracleBackend() if request.param == "oracle" else CpuBackend(activations="float32")
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,14 @@ from harness import PagedModel
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.oracle import OracleBackend
 from octavo.models.loading import LoadedModel, load_model
 from octavo.text.loading import load_text
 
 BLOCK_SIZE = 16
 TOLERANCE = 1e-3
+NUM_COMPARED = 64
 NUM_GENERATED = 64
 LICENSE = Path(__file__).parents[2] / "LICENSE"
 TEXTS = [
@@ -85,21 +87,37 @@ def expected_logits(reference: LlamaForCausalLM, tokens: list[int], positions: A
     return reference(torch.tensor([tokens]), logits_to_keep=keep, use_cache=False).logits[0].numpy()
 
 
-def test_logits_equal_transformers(model, prompts, reference, backend):
-    paged = PagedModel(model, backend, num_rows=len(prompts), max_len=640, max_tokens=600)
-    assert [len(p) for p in prompts[:5]] == [1, 15, 16, 17, 600]
-    # The last 64 positions of the longest prompt come in chunks, among the others.
-    start = 600 - NUM_GENERATED
+def test_logits_equal_transformers(model, prompts, reference):
+    paged = PagedModel(
+        model, CpuBackend(activations="float32"), num_rows=len(prompts), max_len=640, max_tokens=600
+    )
+    assert [len(p) for p in prompts[:5]] == [1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 600]
+    # Of the longest prompt only the last positions are compared; they come in chunks, among the others.
+    start = 600 - NUM_COMPARED
     paged.step({4: prompts[4][:start]})
     shown = [*prompts[:4], prompts[4][start:], *prompts[5:]]
-    for prompt, found in zip(prompts, paged.logits(shown, chunks=(16, 7, 40, 1, 5)), strict=True):
+    assert_equal_logits(reference, prompts, paged.logits(shown, chunks=(16, 7, 40, 1, 5)))
+
+
+def test_oracle_equals_transformers(model, prompts, reference):
+    short = [prompt for prompt in prompts if len(prompt) < 600]
+    paged = PagedModel(model, OracleBackend(), num_rows=len(short), max_len=32)
+    assert_equal_logits(reference, short, paged.logits(short, chunks=(17, 8)))
+
+
+def assert_equal_logits(reference, prompts, logits) -> None:
+    """Compare the logits of each prompt's last positions, as many as there are."""
+    for prompt, found in zip(prompts, logits, strict=True):
         positions = range(len(prompt) - len(found), len(prompt))
         expected = expected_logits(reference, prompt, positions)
         assert np.abs(found - expected).max() < TOLERANCE
+        assert np.ptp(expected) > 20
 
 
 def test_greedy_tokens_equal_transformers(model, prompts, reference):
-    paged = PagedModel(model, OracleBackend(), num_rows=len(prompts), max_len=700, max_tokens=800, seed=3)
+    paged = PagedModel(
+        model, CpuBackend(activations="float32"), num_rows=len(prompts), max_len=700, max_tokens=800, seed=3
+    )
     generated = paged.greedy(prompts, NUM_GENERATED)
     for prompt, tokens in zip(prompts, generated, strict=True):
         # Given all tokens before it, each must be transformers' choice; so its generation is the same.

@@ -3,7 +3,7 @@ import pytest
 
 from octavo.core.sampling import SamplingParams
 from octavo.engine.batch_state import BatchState
-from octavo.engine.sampler import sample, uniform
+from octavo.engine.sampler import _quantile, sample, uniform
 from octavo.engine.step import RowOpen, StepPlan
 
 
@@ -119,6 +119,13 @@ def test_tokens_without_probability_are_never_drawn():
     logits[[3, 11]] = 0
     for settings in ({}, {"top_k": 10}, {"top_p": 0.999999}, {"min_p": 0.01}):
         assert set(draw(logits, SamplingParams(**settings), np.arange(200))) == {3, 11}
+
+
+@pytest.mark.parametrize("weights", [[0, 0, 2, 0, 1, 0], [1], [0.1] * 10, [0, 3e-8, 1, 1e-9]])
+def test_both_ends_of_the_quantile_have_probability(weights):
+    weights = np.array(weights, np.float32)
+    assert _quantile(weights, 0.0) == np.flatnonzero(weights)[0]
+    assert _quantile(weights, np.nextafter(1.0, 0.0)) == np.flatnonzero(weights)[-1]
 
 
 def test_company_in_the_batch_changes_nothing():

@@ -18,6 +18,7 @@ def cut_by_characters(text: str, stops: list[str]) -> tuple[str, bool]:
 
 @given(texts, stops, st.lists(st.integers(1, 6), max_size=30))
 @example("abcab", ["cab", "b"], [5])
+@example("bca", ["bca", "c"], [3])
 @example("aab", ["ab"], [1, 1, 1])
 def test_result_does_not_depend_on_the_cuts_and_nothing_leaks(text, stops, sizes):
     expected, stopped = cut_by_characters(text, stops)

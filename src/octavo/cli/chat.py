@@ -71,7 +71,7 @@ class Conversation:
         self._llm = llm
         self._params = params
         self._opening = [{"role": "system", "content": system}] if system else []
-        self._messages = list(self._opening)
+        self.messages = list(self._opening)
         self._interactive = sys.stdin.isatty()
 
     def run(self) -> None:
@@ -100,7 +100,7 @@ class Conversation:
 
     def _command(self, text: str) -> None:
         if text == "/reset":
-            self._messages = list(self._opening)
+            self.messages = list(self._opening)
             _note("The conversation begins anew.")
         else:
             if text != "/help":
@@ -108,12 +108,12 @@ class Conversation:
             _note(_HELP)
 
     def _answer(self, text: str) -> None:
-        self._messages.append({"role": "user", "content": text})
+        self.messages.append({"role": "user", "content": text})
         try:
-            stream = self._llm.stream(self._llm.encode_chat(self._messages), self._params)
+            stream = self._llm.stream(self._llm.encode_chat(self.messages), self._params)
         except InvalidRequest as error:
-            self._messages.pop()
-            _note(f"{error}\n/reset begins a new conversation." if len(self._messages) > 1 else str(error))
+            self.messages.pop()
+            _note(f"{error}\n/reset begins a new conversation." if len(self.messages) > 1 else str(error))
             return
         try:
             for piece in stream:
@@ -122,7 +122,7 @@ class Conversation:
             stream.close()
         print(flush=True)
         output = stream.output
-        self._messages.append({"role": "assistant", "content": output.outputs[0].text})
+        self.messages.append({"role": "assistant", "content": output.outputs[0].text})
         if self._interactive or output.error:
             _note(_describe(output))
 

@@ -166,7 +166,7 @@ def _show(
         details = f"{len(completion.token_ids)} tokens, {completion.finish_reason}"
         if output.num_cached_tokens:
             details += f", {output.num_cached_tokens} prompt tokens from the cache"
-        console.print(Text(f"[{details}]", style="dim"), "")
+        console.print(Text(f"[{details}]\n", style="dim"))
     console.print(Text(summary(llm, outputs, elapsed_s), style="cyan"))
 
 
@@ -185,7 +185,8 @@ def summary(llm: "LLM", outputs: list["RequestOutput"], elapsed_s: float) -> str
             f"{num_new / max(elapsed_s, 1e-9):.1f} tokens/s",
             f"Time to first token: {ttft}",
             f"KV blocks of {llm.capacity.block_size} tokens: {stats.peak_blocks} used at once of "
-            f"{llm.capacity.num_blocks:,}, {stats.peak_shared_blocks} of them shared by several prompts",
+            f"{llm.capacity.num_blocks:,} ({llm.capacity.num_tokens:,} tokens fit), "
+            f"{stats.peak_shared_blocks} of them shared by several prompts",
             f"Instruction set: {native_isa() or 'none, this is NumPy'}",
         )
     )

@@ -54,8 +54,9 @@ class Generation:
         self.finished = True
         self._finished_s = now_s
         request = self.request
-        if request.finish_reason != "error":
-            self.text += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+        if request.finish_reason in ("stop", "length"):  # otherwise half a character is no text
+            self.text += self._stops.push(self._detokenizer.flush())
+        self.text += self._stops.flush()
         if self._stops.stopped and request.finish_reason == "length":
             request.finish_reason = "stop"
 

@@ -278,9 +278,10 @@ class LLM:
             for generation in generations:
                 self.engine.submit(generation)
             with progress_bar(generations, show=show_progress) as update:
-                while not all(g.finished for g in generations):
-                    self._step()
-                    update()
+                for generation in generations:
+                    while not generation.finished:
+                        self._step()
+                        update()
         finally:
             for generation in generations:
                 self._abort(generation)

@@ -1,11 +1,15 @@
 """Progress bars on standard error, for people only: nothing is written where no terminal reads it."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from octavo.engine.generation import Generation
 from octavo.weights.progress import Progress as FetchProgress
+
+_REFRESH_S: Final = 0.1
 
 
 @contextmanager
@@ -27,7 +31,13 @@ def progress_bar(generations: Sequence[Generation], *, show: bool) -> Iterator[C
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("Generating", total=len(generations), rate="")
 
+        shown_s = 0.0
+
         def update() -> None:
+            nonlocal shown_s
+            if time.monotonic() - shown_s < _REFRESH_S:
+                return
+            shown_s = time.monotonic()
             num_tokens = sum(g.request.num_output_tokens for g in generations)
             elapsed = bar.tasks[0].elapsed
             rate = f"{num_tokens / elapsed:.0f} tokens/s" if elapsed else ""

@@ -57,9 +57,6 @@ class Scheduler:
     def __init__(self, kv: KVManager, *, max_num_seqs: int, max_step_tokens: int) -> None:
         self.kv = kv
         self.max_step_tokens = max_step_tokens
-        # Every running request must be able to get a token in each step, or a prompt could wait forever
-        # behind requests that decode.
-        self.max_running = min(max_num_seqs, max_step_tokens)
         self._block_size = max(group.block_size for group in kv.groups)
         self._waiting: deque[Request] = deque()
         self._running: dict[int, _Running] = {}  # by sequence id, oldest first
@@ -273,15 +270,14 @@ class Scheduler:
         self._planned.append(running)
 
     def _admit(self, budget: int) -> None:
-        """Start requests from the head of the queue while tokens, rows and blocks last."""
+        """Start requests from the head of the queue while tokens, rows and blocks last.
+
+        None starts before all that run got their share. So only the latest can be in the middle of its prompt,
+        those that run are never more than the budget has tokens, and no prompt waits behind decodes for ever.
+        """
         assert self._plan is not None
         kv = self.kv
-        while (
-            self._waiting
-            and budget > 0
-            and len(self._running) < self.max_running
-            and not self._short_of_blocks
-        ):
+        while self._waiting and self._free_rows and budget > 0 and not self._short_of_blocks:
             num_free = kv.num_free_blocks
             if self._running and num_free <= self._blocked_at:
                 return  # nothing came free since the head last did not fit

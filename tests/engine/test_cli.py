@@ -1,0 +1,263 @@
+"""The command line, run in this process."""
+
+import io
+import json
+import signal
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.cli import main
+from octavo.cli.chat import Conversation
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command line; gives exit status, standard output, standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        status = 0
+        try:
+            main([str(a) for a in arguments])
+        except SystemExit as leaving:
+            status = leaving.code if isinstance(leaving.code, int) else 1
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def model(smollm2_path):
+    return ("--model", smollm2_path, "--kv-memory", "64MiB")
+
+
+def test_version_and_help(run):
+    status, out, _ = run("--version")
+    assert status == 0
+    assert out.startswith("octavo ")
+    for command in ("generate", "chat", "models", "info", "bench"):
+        status, out, _ = run(command, "--help")
+        assert (status, command in out) == (0, True)
+
+
+def test_generate_prints_text_and_a_summary(run, model):
+    status, out, err = run("generate", "The capital of France is", "Once upon", "--max-tokens", 8, *model)
+    assert (status, err) == (0, "")
+    assert "The capital of France is Paris" in out
+    assert "2 prompts" in out
+    for word in ("tokens/s", "Time to first token", "KV blocks of 16 tokens", "Instruction set"):
+        assert word in out
+
+
+def test_generate_json(run, model, smollm2_path):
+    status, out, err = run("generate", "The capital of France is", "a", "--max-tokens", 6, "--json", *model)
+    assert (status, err) == (0, "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [set(line) for line in lines] == [
+        {"prompt_token_ids", "token_ids", "text", "finish_reason", "num_cached_tokens"}
+    ] * 2
+    with LLM(smollm2_path, kv_memory="16MiB") as llm:
+        expected = llm.generate(
+            ["The capital of France is", "a"], SamplingParams(max_tokens=6, temperature=0)
+        )
+    assert [line["token_ids"] for line in lines] == [o.outputs[0].token_ids for o in expected]
+    assert [line["text"] for line in lines] == [o.outputs[0].text for o in expected]
+    assert [line["prompt_token_ids"] for line in lines] == [o.prompt_token_ids for o in expected]
+
+
+def test_generate_from_a_file(run, model, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "Hi", "max_tokens": 2, "ignore_eos": true}\n\n{"prompt": [1, 2, 3]}\n')
+    status, out, _ = run(
+        "generate", "first", "--file", file, "--max-tokens", 3, "--ignore-eos", "--json", *model
+    )
+    assert status == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [len(line["token_ids"]) for line in lines] == [3, 2, 3]
+    assert lines[2]["prompt_token_ids"] == [1, 2, 3]
+
+
+def test_generate_from_standard_input(run, model, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"prompt": "Hi"}\n'))
+    status, out, _ = run("generate", "--file", "-", "--max-tokens", 2, "--json", *model)
+    assert status == 0
+    assert len(out.splitlines()) == 1
+
+
+def test_generate_as_chat(run, model):
+    question = "What is the capital of France? Answer in one word."
+    status, out, _ = run("generate", question, "--chat", "--json", *model)
+    assert status == 0
+    assert "Paris" in json.loads(out)["text"]
+    assert json.loads(out)["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "line 2: not JSON"),
+        ("[1]", 'line 2: expected an object with "prompt"'),
+        ('{"max_tokens": 5}', 'line 2: expected an object with "prompt"'),
+        ('{"prompt": ""}', 'line 2: "prompt" must be'),
+        ('{"prompt": 7}', 'line 2: "prompt" must be'),
+        ('{"prompt": "a", "max_token": 5}', "line 2: unknown parameter 'max_token'"),
+        ('{"prompt": "a", "max_tokens": 0}', "line 2: max_tokens=0: must be an integer, at least 1"),
+        ('{"prompt": "a", "n": 2}', "line 2: sampling parameter n=2 is not supported yet"),
+    ],
+)
+def test_a_bad_line_is_named(run, tmp_path, line, message):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(f'{{"prompt": "fine"}}\n{line}\n')
+    status, out, err = run("generate", "--file", file)  # refused before any model is looked for
+    assert (status, out) == (1, "")
+    assert err.startswith("octavo: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("generate", "hi", "--model", "no-such-model"), 1, "octavo: no model 'no-such-model'"),
+        (
+            ("generate", "hi", "--temperature", "-1"),
+            1,
+            "octavo: temperature=-1.0: must be a number 0 or more",
+        ),
+        (("generate", "hi", "--file", "nowhere.jsonl"), 1, "octavo: cannot read nowhere.jsonl"),
+        (("generate",), 2, "at least one prompt"),
+        (("generate", "hi", "--max-tokens", "many"), 2, "--max-tokens"),
+        (("generate", "hi", "--frobnicate"), 2, "frobnicate"),
+        (("frobnicate",), 2, "frobnicate"),
+        (("models", "info", "no-such-model"), 1, "octavo: no model 'no-such-model'"),
+        (("models", "pull", "no-such-model"), 1, "octavo: no model 'no-such-model'"),
+    ],
+)
+def test_errors_are_short_and_have_a_status(run, arguments, status, message):
+    found, out, err = run(*arguments)
+    assert (found, out) == (status, "")
+    assert message in err
+
+
+def test_errors_that_need_the_model(run, model):
+    cases = [
+        (("--kv-dtype", "int8"), "octavo: kv_dtype='int8': choose one of auto, bfloat16, float32"),
+        (("--block-size", 10), "octavo: block_size=10: must be a multiple of 8"),
+        (("--max-context", 20), "octavo: prompt 0: the prompt has 41 tokens; at most 19 leave room"),
+    ]
+    for extra, message in cases:
+        status, out, err = run("generate", "word " * 40, *model, *extra)
+        assert (status, out) == (1, "")
+        assert err.startswith(message), err
+
+
+def test_info(run):
+    status, out, _ = run("info", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["cores"] >= 1
+    assert found["isa"] in found["available_isas"]
+    assert 0 < found["memory_available_bytes"] <= found["memory_total_bytes"]
+    assert found["bandwidth_gb_s"] > 0
+    status, out, _ = run("info")
+    assert (status, found["isa"] in out) == (0, True)
+
+
+def test_models(run, smollm2_path):
+    status, out, _ = run("models", "info", smollm2_path, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert (found["family"], found["num_layers"], found["vocab_size"]) == ("llama", 30, 49152)
+    assert found["kv_bytes_per_token"] == {"bfloat16": 23040, "float32": 46080}
+    assert found["weight_bytes"] == sum(entry["num_bytes"] for entry in found["encodings"].values())
+    status, out, _ = run("models", "info", smollm2_path)
+    assert (status, "30 layers" in out) == (0, True)
+    status, out, _ = run("models", "pull", smollm2_path)
+    assert (status, out.strip()) == (0, str(smollm2_path))
+    status, out, _ = run("models", "list", "--json")
+    assert (status, "smollm2" in json.loads(out)["short_names"]) == (0, True)
+    status, out, _ = run("models", "list")
+    assert (status, "smollm2" in out) == (0, True)
+
+
+def test_chat_reads_lines_from_a_pipe(run, model, monkeypatch):
+    lines = [
+        "My name is Bob.",
+        "",
+        "/help",
+        "What is the capital of France?",
+        "/reset",
+        "/nonsense",
+        "Hi",
+        "/exit",
+        "x",
+    ]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    status, out, err = run("chat", "--max-tokens", 24, "--temperature", 0, *model)
+    assert status == 0
+    answers = out.splitlines()
+    assert len(answers) >= 3
+    assert "Paris" in out
+    for note in ("/reset", "The conversation begins anew.", "unknown command /nonsense"):
+        assert note in err
+
+
+def test_chat_ends_with_its_input(run, model, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert run("chat", *model) == (0, "", "")
+
+
+def test_chat_with_a_conversation_that_is_too_long(run, model, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("word " * 100 + "\nHi\n"))
+    status, out, err = run("chat", "--max-context", 64, "--max-tokens", 5, "--temperature", 0, *model)
+    assert status == 0
+    assert "leave room for one new token" in err
+    assert len(out.strip()) > 0  # the second message was answered
+
+
+def test_ctrl_c_stops_the_answer_not_the_chat(smollm2_path, monkeypatch, capsys):
+    with LLM(smollm2_path, kv_memory="32MiB", max_num_seqs=1) as llm:
+        step = llm.engine.step
+        steps = []
+
+        def step_with_interrupt() -> int:
+            steps.append(None)
+            if len(steps) == 5:
+                signal.raise_signal(signal.SIGINT)  # arrives inside a step, which still completes
+            return step()
+
+        monkeypatch.setattr(llm.engine, "step", step_with_interrupt)
+        monkeypatch.setattr(
+            sys, "stdin", io.StringIO("Count to one hundred.\nWhat is the capital of France?\n")
+        )
+        conversation = Conversation(llm, SamplingParams(max_tokens=30, temperature=0), None)
+        conversation.run()
+        llm.engine.check_invariants()
+    out = capsys.readouterr().out
+    assert len(steps) > 5
+    assert "Paris" in out
+    roles = [message["role"] for message in conversation.messages]
+    assert roles == ["user", "assistant"] * 2
+
+
+def test_a_failed_prompt_gives_status_1_and_the_others_their_text(run, model, monkeypatch):
+    def fail_one(logits, rows, positions, state):
+        tokens = logits.argmax(axis=1).tolist()
+        return tokens, {i: "no logits" for i, row in enumerate(rows) if row == 1}
+
+    monkeypatch.setattr("octavo.engine.runner.sampler", SimpleNamespace(sample=fail_one))
+    status, out, err = run("generate", "a", "b", "c", "--max-tokens", 3, "--json", *model)
+    assert (status, err) == (1, "octavo: prompt 1: no logits\n")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["finish_reason"] for line in lines] == ["length", "error", "length"]
+    assert lines[1]["error"] == "no logits"
+
+
+def test_bench_paging(run):
+    status, out, _ = run("bench", "paging", "--quick", "--json")
+    assert status == 0
+    assert json.loads(out)["step_us_64"] > 0
