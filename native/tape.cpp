@@ -1,6 +1,7 @@
 #include "tape.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -235,7 +236,8 @@ void Tape::check_blocks(const StepArrays& step) const {
     }
 }
 
-void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width) {
+void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
+               double* op_seconds) {
     if (ops_.empty()) refuse("the tape is empty");
     const std::lock_guard lock(running_);
     check(step);
@@ -251,10 +253,10 @@ void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64
         step.positions.data,      step.rows.data,      step.query_start.data,       step.context_len.data,
         step.logit_tokens.data,   tables.data()};
     for (auto& [key, plan] : plans_) plan->build(view);
-    team_->run([&](Worker& worker) { execute(view, output, worker); });
+    team_->run([&](Worker& worker) { execute(view, output, worker, op_seconds); });
 }
 
-void Tape::execute(const StepView& step, float* output, Worker& worker) const {
+void Tape::execute(const StepView& step, float* output, Worker& worker, double* op_seconds) const {
     const auto rows = [&](const Value& value) {
         return Rows{value.buffer == Value::kOutput ? output : buffers_[value.buffer].get(), value.width};
     };
@@ -300,7 +302,17 @@ void Tape::execute(const StepView& step, float* output, Worker& worker) const {
             });
         },
     };
-    for (const Op& op : ops_) std::visit(perform, op);
+    if (!op_seconds || worker.id() != 0) {
+        for (const Op& op : ops_) std::visit(perform, op);
+        return;
+    }
+    auto begin = std::chrono::steady_clock::now();
+    for (const Op& op : ops_) {
+        std::visit(perform, op);
+        const auto end = std::chrono::steady_clock::now();
+        *op_seconds++ = std::chrono::duration<double>(end - begin).count();
+        begin = end;
+    }
 }
 
 }  // namespace octavo

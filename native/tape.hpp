@@ -81,8 +81,12 @@ class Tape {
     void select(Value in, Value out);
 
     // Computes one step. `output` has room for a row per token, or per wanted logit, as the last operation's.
-    // Throws std::invalid_argument, naming what is wrong, before anything is written.
-    void run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width);
+    // Throws std::invalid_argument, naming what is wrong, before anything is written. `op_seconds`: room for
+    // the time that the first worker spends in each operation, waiting for the others included, or null.
+    void run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
+             double* op_seconds = nullptr);
+
+    int64_t num_ops() const { return int64_t(ops_.size()); }
 
   private:
     struct Embed {
@@ -135,7 +139,7 @@ class Tape {
     void expect_width(const Value& value, int64_t width, const char* name) const;
     int check_layer(int layer) const;
     LayerWindow window(int layer) const;
-    void execute(const StepView& step, float* output, Worker& worker) const;
+    void execute(const StepView& step, float* output, Worker& worker, double* op_seconds) const;
 
     std::shared_ptr<Team> team_;
     const Kernels& kernels_;

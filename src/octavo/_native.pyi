@@ -97,9 +97,25 @@ class Tape:
         logit_tokens: Int32s,
         block_tables: Sequence[Int32s],
         output: Float32s,
+        op_seconds: npt.NDArray[np.float64] | None = None,
     ) -> None:
         """One step, without the interpreter lock.
+
+        ``op_seconds`` [num_ops] receives the time of each operation on the calling thread, waiting for the
+        other workers included.
 
         Raises:
             ValueError: an array of a wrong shape, dtype or value; ``output`` and the cache are untouched.
         """
+    @property
+    def num_ops(self) -> int: ...
+
+def read_memory(team: Team, isa: str, data: Bytes, passes: int = 1, is_private: bool = False) -> float:
+    """Seconds that the team takes to read ``data`` (1-D) ``passes`` times: chunks that workers claim, or ``is_private``
+    shares that stay with one worker and so in its core's caches."""
+
+def multiply(team: Team, isa: str, arithmetic: str, rounds: int) -> tuple[int, float]:
+    """Multiply and add in registers: "float32", "bfloat16" or "int8". Returns operations done and seconds."""
+
+def cross_barriers(team: Team, count: int) -> float:
+    """Seconds of one parallel region in which all workers wait for each other ``count`` times."""
