@@ -11,19 +11,23 @@ setup: $(VENV)/.installed
 $(VENV)/.created:
 	@PYTHON="$(PYTHON)" sh scripts/check_tools.sh
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.20' ninja
 	@touch $@
 
-# Editable: Python changes are live; a change under native/ rebuilds the extension incrementally.
+# Editable: Python changes are live; a change under native/ rebuilds what it touches. Without build isolation, since
+# an isolated environment has new paths each time and would compile everything anew.
+INSTALL := $(BIN)/python -m pip install --quiet --no-build-isolation --editable
+
 $(VENV)/.installed: $(VENV)/.created $(NATIVE)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(INSTALL) .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(INSTALL) '.[test]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) '.[dev]'
 	@touch $@
 
 demo: setup

@@ -18,7 +18,7 @@ from test_paging_stateful import GROUPS
 
 from octavo.paging.hashing import content_hash
 
-POOL_SIZES = [2, 3, 4, 6, 10, 24, 60]
+POOL_SIZES = [2, 3, 4, 6, 10, 24, 24, 60, 60]
 MAX_LIVE = 6
 
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import signal
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -261,3 +263,17 @@ def test_bench_paging(run):
     status, out, _ = run("bench", "paging", "--quick", "--json")
     assert status == 0
     assert json.loads(out)["step_us_64"] > 0
+
+
+def test_an_unknown_instruction_set_is_refused(smollm2_path):
+    for arguments in (["info"], ["generate", "hi", "--model", str(smollm2_path)]):
+        result = subprocess.run(
+            [sys.executable, "-m", "octavo", *arguments],
+            env={**os.environ, "OCTAVO_ISA": "mmx"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith("octavo: ")
+        assert "mmx" in result.stderr

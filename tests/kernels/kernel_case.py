@@ -1,4 +1,4 @@
-"""Shared by the kernel tests: weights in every encoding, and programs of a few operations run on given inputs."""
+"""Shared by the kernel tests: weights in every encoding, programs of a few operations on given inputs."""
 
 from collections.abc import Callable
 
@@ -100,7 +100,12 @@ def attention_of(head_dim: int = 16) -> AttentionShape:
 
 
 def run_ops(
-    backend: CpuBackend, x: F32, program: Callable[[Recorder, Value], Value], *, head_dim: int = 16
+    backend: CpuBackend,
+    x: F32,
+    program: Callable[[Recorder, Value], Value],
+    *,
+    logit_tokens: list[int] | None = None,
+    head_dim: int = 16,
 ) -> F32:
     """``program`` applied to the activations ``x``, which arrive through an embedding table of float32."""
     table = backend.load_embedding(float_tensor(x, "x"))
@@ -110,5 +115,6 @@ def run_ops(
         attention=attention_of(head_dim),
         max_tokens=len(x),
     )
-    compiled._output = np.full((len(x), compiled._output.shape[1]), np.nan, np.float32)  # type: ignore[attr-defined]
-    return compiled(step_of(len(x))).copy()
+    step = step_of(len(x), logit_tokens)
+    compiled(step)[:] = np.nan  # the memory that the next call returns
+    return compiled(step).copy()

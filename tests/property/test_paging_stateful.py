@@ -97,8 +97,8 @@ class PagingMachine(RuleBasedStateMachine):
 
 TestPaging = PagingMachine.TestCase
 TestPaging.settings = settings(
-    max_examples=60,
-    stateful_step_count=30,
+    max_examples=120,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -312,6 +312,31 @@ def test_can_admit_counts_the_blocks_that_a_hit_takes_out_of_the_cache():
     assert not kv.can_admit(match, 5), "three of the four free blocks are the hit itself"
 
 
+def test_can_admit_counts_the_copy_of_a_block_in_use_that_agrees_in_part():
+    kv = manager(num_blocks=4)
+    start(kv, range(8))
+    prompt = [*range(6), 60, 61, 62]
+    match = kv.match(prompt)
+    assert match.num_tokens == 6
+    assert kv.can_admit(match, 2)
+    assert not kv.can_admit(match, 3), "one block for the copy, one for the ninth token, one is free"
+    seq = kv.create_sequence(prompt, match=match)
+    assert kv.plan_slots(seq, 2).fits
+    assert not kv.plan_slots(seq, 3).fits
+
+
+def test_blocks_that_leave_a_window_make_room_for_others_in_the_same_step():
+    kv = manager(num_blocks=5, groups=[GroupSpec(P, window=5)])
+    one, two = kv.create_sequence(range(40)), kv.create_sequence(range(50, 90))
+    for _ in range(10):
+        grant = kv.commit_step([(one, 4), (two, 4)])
+        kv.advance_step([(one, 4, None), (two, 4, None)])
+        assert len(grant.block_updates) == 2
+        kv.check_invariants()
+    assert [kv.block_tables(seq)[0][:8] for seq in (one, two)] == [[0] * 8] * 2
+    assert kv.stats().used_blocks == 4
+
+
 def test_blocks_that_leave_a_window_make_room_for_the_same_commit():
     kv = manager(num_blocks=3, groups=[GroupSpec(P, window=5)])
     seq = kv.create_sequence(range(40))

@@ -139,6 +139,7 @@ def test_of_several_blocks_the_one_that_agrees_longest_is_copied():
     for last in ([7, 7, 7, 7], [7, 7, 5, 5], [7, 1, 1, 1], [9, 9, 9, 9]):
         kv.release_sequence(run(kv, [0, 1, 2, 3, *last]))
     assert cached(kv, [0, 1, 2, 3, 7, 7, 5, 6, 6]) == 7
+    assert cached(kv, [0, 1, 2, 3, 7, 7, 7, 0, 0]) == 7
     assert cached(kv, [0, 1, 2, 3, 7, 2, 2, 2, 2]) == 5
     assert cached(kv, [0, 1, 2, 3, 8, 8, 8, 8, 8]) == 4
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli import options
-from octavo.core.errors import InvalidRequest
+from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -120,17 +120,17 @@ class Conversation:
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
             stream.close()
+        except OctavoError as error:
+            _note(str(error))
         print(flush=True)
         output = stream.output
         self.messages.append({"role": "assistant", "content": output.outputs[0].text})
-        if self._interactive or output.error:
+        if self._interactive and output.error is None:
             _note(_describe(output))
 
 
 def _describe(output: "RequestOutput") -> str:
     completion, metrics = output.outputs[0], output.metrics
-    if output.error is not None:
-        return f"the answer failed: {output.error}"
     count = len(completion.token_ids)
     parts = [f"{count} tokens"]
     if metrics.first_token_s is not None and count > 1:

@@ -1,5 +1,7 @@
 """What the native extension says of itself; it may be missing in a source tree that was not built."""
 
+from octavo.core.errors import InvalidConfig
+
 
 def native_isa() -> str | None:
     """The instruction set whose kernels run, or None without the extension."""
@@ -7,7 +9,10 @@ def native_isa() -> str | None:
         from octavo import _native
     except ImportError:
         return None
-    return str(_native.isa())
+    try:
+        return str(_native.isa())
+    except ValueError as error:  # OCTAVO_ISA names none of them
+        raise InvalidConfig(str(error)) from error
 
 
 def available_isas() -> list[str]:

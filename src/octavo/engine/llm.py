@@ -41,17 +41,25 @@ _PLANNED_OPTIONS: Final = frozenset(
 
 
 class TextStream(Iterator[str]):
-    """The text of one request, piece by piece as it is certain. Closing it early ends the request."""
+    """The text of one request, piece by piece as it is certain. Closing it early ends the request.
+
+    Raises:
+        OctavoError: while iterating, if the request fails; ``output`` then holds what there is.
+    """
 
     def __init__(self, llm: "LLM", generation: Generation) -> None:
         self._llm = llm
         self._generation = generation
+        self._reported = False
 
     def __next__(self) -> str:
         while True:
             if text := self._generation.take_text():
                 return text
             if self._generation.finished:
+                if self._generation.request.error is not None and not self._reported:
+                    self._reported = True
+                    raise OctavoError(f"the request failed: {self._generation.request.error}")
                 raise StopIteration
             self._llm._step()
 

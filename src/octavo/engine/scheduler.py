@@ -10,13 +10,14 @@ again whatever was not overwritten meanwhile. The oldest request can always go o
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from octavo.core.errors import InvalidRequest, OutOfBlocks
 from octavo.core.request import FinishReason, Request
 from octavo.engine.step import BlockUpdate, RowOpen, RowWork, StepPlan, StepResult
-from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan
+from octavo.paging.grants import SlotPlan, TableUpdate
 from octavo.paging.invariants import BrokenInvariant
 from octavo.paging.manager import KVManager
 
@@ -64,7 +65,6 @@ class Scheduler:
         self._closed_rows: list[int] = []
         self._plan: StepPlan | None = None  # the step in progress
         self._planned: list[_Running] = []  # by position in the plan's work
-        self._copies: list[BlockCopy] = []
         self._short_of_blocks = False  # whether the step in progress found too few
         self._blocked_at = -1  # free blocks when the head of the queue last did not fit
         self._num_preemptions = 0
@@ -140,14 +140,15 @@ class Scheduler:
         self._short_of_blocks = False
         wanted, budget = self._share_out()
         try:
-            grants = self.kv.commit_step([(running.seq_id, count) for running, count in wanted])
+            grant = self.kv.commit_step([(running.seq_id, count) for running, count in wanted])
         except OutOfBlocks:
             for running, count in wanted:
                 if running.seq_id in self._running:  # not preempted for the sake of an older one
                     self._advance(running, count)
         else:
-            for seq_id, grant in grants:
-                self._record(grant, self._running[seq_id].row)
+            for seq_id, updates in grant.block_updates.items():
+                self._record_updates(self._running[seq_id].row, updates)
+            plan.copies.extend(grant.copies)
             for running, count in wanted:
                 self._plan_work(running, count)
         if self._waiting and not self._short_of_blocks:
@@ -164,9 +165,8 @@ class Scheduler:
         plan = self._plan
         if plan is None:
             raise RuntimeError("commit() called without schedule()")
-        if self._copies:
-            self.kv.complete_copies(self._copies)
-            self._copies = []
+        if plan.copies:
+            self.kv.complete_copies(plan.copies)
         planned = self._planned
         self._plan, self._planned = None, []
         advanced: list[Request] = []
@@ -223,6 +223,7 @@ class Scheduler:
 
     def _advance(self, running: _Running, count: int) -> None:
         """Take slots for up to ``count`` tokens and plan them, preempting later requests if need be."""
+        assert self._plan is not None
         slots = self._fit(running, count)
         while slots is None:
             latest = next(reversed(self._running.values()))
@@ -235,7 +236,9 @@ class Scheduler:
                 return  # it waits where it is: older ones finish, or take its blocks when they need them
             self._preempt(latest)
             slots = self._fit(running, count)
-        self._record(self.kv.commit(slots), running.row)
+        grant = self.kv.commit(slots)
+        self._record_updates(running.row, grant.block_updates)
+        self._plan.copies.extend(grant.copies)
         self._plan_work(running, slots.num_tokens)
 
     def _fit(self, running: _Running, count: int) -> SlotPlan | None:
@@ -254,13 +257,10 @@ class Scheduler:
                 high = middle - 1
         return best
 
-    def _record(self, grant: SlotGrant, row: int) -> None:
+    def _record_updates(self, row: int, updates: Iterable[TableUpdate]) -> None:
         assert self._plan is not None
-        for table, index, block_id in grant.block_updates:
+        for table, index, block_id in updates:
             self._plan.block_updates.append(BlockUpdate(row, table, index, block_id))
-        for copy in grant.copies:
-            self._plan.copies.append((copy.source, copy.destination))
-            self._copies.append(copy)
 
     def _plan_work(self, running: _Running, count: int) -> None:
         assert self._plan is not None
@@ -272,8 +272,8 @@ class Scheduler:
     def _admit(self, budget: int) -> None:
         """Start requests from the head of the queue while tokens, rows and blocks last.
 
-        None starts before all that run got their share. So only the latest can be in the middle of its prompt,
-        those that run are never more than the budget has tokens, and no prompt waits behind decodes for ever.
+        None starts before all that run got their share. So only the latest can be in the middle of its
+        prompt, no more run than the budget has tokens, and no prompt waits behind decodes for ever.
         """
         assert self._plan is not None
         kv = self.kv

@@ -1,6 +1,7 @@
 """The whole line on the real model: what must not change an answer, changes no token."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -282,3 +283,17 @@ def test_capacity_counts_true_bytes(smollm2_path):
             per_token = 2 * width * llm.spec.num_layers * llm.spec.num_kv_heads * llm.spec.head_dim
             assert llm.capacity.block_bytes == 16 * per_token
             assert llm.capacity.num_frames == math.floor((32 << 20) / (16 * per_token))
+
+
+def test_stream_of_a_failing_request_says_so(llm, monkeypatch):
+    def fail(logits, rows, positions, state):
+        return [-1] * len(rows), dict.fromkeys(range(len(rows)), "no logits")
+
+    stream = llm.stream("Once upon a time", GREEDY)
+    next(stream)
+    monkeypatch.setattr("octavo.engine.runner.sampler", SimpleNamespace(sample=fail))
+    with pytest.raises(OctavoError, match="the request failed: no logits"):
+        list(stream)
+    assert list(stream) == []
+    assert stream.output.outputs[0].finish_reason == "error"
+    llm.engine.check_invariants()
