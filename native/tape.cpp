@@ -1,7 +1,6 @@
 #include "tape.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -253,10 +252,24 @@ void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64
         step.positions.data,      step.rows.data,      step.query_start.data,       step.context_len.data,
         step.logit_tokens.data,   tables.data()};
     for (auto& [key, plan] : plans_) plan->build(view);
-    team_->run([&](Worker& worker) { execute(view, output, worker, op_seconds); });
+    if (!op_seconds) {
+        team_->run([&](Worker& worker) { execute(view, output, worker, nullptr); });
+        return;
+    }
+    // An operation ends when the first worker passes its barrier: others may be woken later.
+    const size_t num_ops = ops_.size(), num_workers = team_->count();
+    std::vector<Clock::time_point> ends(num_workers * num_ops);
+    Clock::time_point before = Clock::now();
+    team_->run([&](Worker& worker) { execute(view, output, worker, &ends[worker.id() * num_ops]); });
+    for (size_t i = 0; i < num_ops; i++) {
+        Clock::time_point end = ends[i];
+        for (size_t w = 1; w < num_workers; w++) end = std::min(end, ends[w * num_ops + i]);
+        op_seconds[i] = std::chrono::duration<double>(end - before).count();
+        before = end;
+    }
 }
 
-void Tape::execute(const StepView& step, float* output, Worker& worker, double* op_seconds) const {
+void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::time_point* ends) const {
     const auto rows = [&](const Value& value) {
         return Rows{value.buffer == Value::kOutput ? output : buffers_[value.buffer].get(), value.width};
     };
@@ -302,16 +315,13 @@ void Tape::execute(const StepView& step, float* output, Worker& worker, double* 
             });
         },
     };
-    if (!op_seconds || worker.id() != 0) {
+    if (!ends) {
         for (const Op& op : ops_) std::visit(perform, op);
         return;
     }
-    auto begin = std::chrono::steady_clock::now();
     for (const Op& op : ops_) {
         std::visit(perform, op);
-        const auto end = std::chrono::steady_clock::now();
-        *op_seconds++ = std::chrono::duration<double>(end - begin).count();
-        begin = end;
+        *ends++ = Clock::now();
     }
 }
 

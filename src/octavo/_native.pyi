@@ -101,8 +101,8 @@ class Tape:
     ) -> None:
         """One step, without the interpreter lock.
 
-        ``op_seconds`` [num_ops] receives the time of each operation on the calling thread, waiting for the
-        other workers included.
+        ``op_seconds`` [num_ops] receives the time of each operation, until all workers are done with it; the
+        first includes their awakening.
 
         Raises:
             ValueError: an array of a wrong shape, dtype or value; ``output`` and the cache are untouched.
@@ -111,8 +111,11 @@ class Tape:
     def num_ops(self) -> int: ...
 
 def read_memory(team: Team, isa: str, data: Bytes, passes: int = 1, is_private: bool = False) -> float:
-    """Seconds that the team takes to read ``data`` (1-D) ``passes`` times: chunks that workers claim, or ``is_private``
-    shares that stay with one worker and so in its core's caches."""
+    """Seconds that the team takes to read ``data`` [bytes] ``passes`` times.
+
+    Workers claim chunks of it; if ``is_private``, each keeps to a share of its own and so to its core's
+    caches.
+    """
 
 def multiply(team: Team, isa: str, arithmetic: str, rounds: int) -> tuple[int, float]:
     """Multiply and add in registers: "float32", "bfloat16" or "int8". Returns operations done and seconds."""

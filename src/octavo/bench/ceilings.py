@@ -38,7 +38,7 @@ class ReadRate:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Medians over a few milliseconds each.
+    """Rates are medians of tries of a few milliseconds each.
 
     Attributes:
         machine: where.
@@ -46,7 +46,7 @@ class Ceilings:
         int8_per_s: multiplications and additions of 8-bit integers; where the instruction set has no dot
             product of them, what the kernels use in its place.
         bfloat16_per_s, float32_per_s: the same of products of bfloat16 pairs and of float32.
-        barrier_s: how long the team takes to wait for each other; every operation of a step ends with it.
+        barrier_s: the least time in which the team waits for each other; every operation ends with that.
     """
 
     machine: Machine
@@ -159,7 +159,7 @@ class Meter:
             rate = median(lambda size=working_set: self.read(size))  # type: ignore[misc]
             reads.append(ReadRate(self.level_of(working_set), working_set, rate))
         int8, bfloat16, float32 = (median(lambda a=a: self.multiply(a)) for a in ARITHMETICS)  # type: ignore[misc]
-        barrier_s = median(lambda: _native.cross_barriers(self.backend.team, 1000)) / 1000
+        barrier_s = min(_native.cross_barriers(self.backend.team, 100) for _ in range(4 * repeats)) / 100
         return Ceilings(self.machine, tuple(reads), int8, bfloat16, float32, barrier_s)
 
     def _working_sets(self) -> list[int]:

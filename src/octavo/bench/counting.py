@@ -51,7 +51,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An activation matrix: its width, whether it has a row per wanted logit, and the operation it is from."""
+    """An activation matrix: its width, whether it has a row per wanted logit, which operation it is from."""
 
     width: int
     selected: bool
@@ -81,7 +81,7 @@ class CountingLoader:
 
     def load_embedding(self, table: WeightTensor) -> Weight:
         """An embedding [vocab, hidden]."""
-        return Weight(*table.shape[:2], table.num_bytes)
+        return Weight(table.shape[0], table.shape[1], table.num_bytes)
 
     def load_vector(self, vector: WeightTensor) -> Weight:
         """A norm's weight, kept as float32."""

@@ -109,7 +109,7 @@ def run(
     rates = [*before, *_read_rates(meter, streamed)]
     read_rate = statistics.median(rates[len(before) :])
     step_s = statistics.median(step for step, _, _ in plain)
-    report = {
+    report: dict[str, Any] = {
         "command": "step",
         "model": Path(model).name,
         "machine": meter.machine.as_dict(),
@@ -132,7 +132,9 @@ def run(
     }
     if profile:
         timing = _Timing(
-            [step for step, _, _ in timed], [call for _, call, _ in timed], np.array([ops for *_, ops in timed])
+            [step for step, _, _ in timed],
+            [call for _, call, _ in timed],
+            np.array([ops for *_, ops in timed]),
         )
         functions = _profile_python(built, num_steps)
         report["profile"] = _profile(counts, timing, ceilings, read_rate, step_s)
@@ -157,7 +159,7 @@ def render(report: dict[str, Any]) -> None:
     print_ceilings(report)
     working_set = report["working_set"]
     print_table(
-        f"A step of {report['model']}, batch {report['batch']}, about {report['context_len']} tokens of context",
+        f"A step of {report['model']}: batch {report['batch']}, context about {report['context_len']}",
         ["ms", "tokens/s", "MB read", f"GB/s at this size ({working_set['level']})", "of it", "of DRAM"],
         [
             [
@@ -216,7 +218,7 @@ def _start(built: BuiltEngine, batch: int, prompt_len: int, num_tokens: int) -> 
     limit = built.capacity.context_len
     if prompt_len + num_tokens > limit:
         raise InvalidConfig(
-            f"{prompt_len} + {num_tokens} tokens: the context is {limit} tokens ({built.capacity.context_reason})"
+            f"{prompt_len} + {num_tokens} tokens: the context has {limit} ({built.capacity.context_reason})"
         )
     rng = np.random.default_rng(0)
     params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
@@ -309,11 +311,15 @@ def _profile_python(built: BuiltEngine, num_steps: int) -> list[dict[str, Any]]:
     profiler.disable()
     times: dict[str, float] = {}
     for (file, _, name), (_, _, own_s, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
-        if (Path(file).name, name) not in (("cpu.py", "__call__"), ("step.py", "__call__")):  # hold the native call
+        if (Path(file).name, name) not in (
+            ("cpu.py", "__call__"),
+            ("step.py", "__call__"),
+        ):  # hold the native call
             key = f"{Path(file).stem}.{name}" if file != "~" else name
             times[key] = times.get(key, 0.0) + own_s
     total = sum(times.values())
     ranked = sorted(times.items(), key=lambda item: -item[1])[:_NUM_FUNCTIONS]
     return [
-        {"name": name, "us": round(s / num_steps * 1e6, 2), "share": round(s / total, 4)} for name, s in ranked
+        {"name": name, "us": round(s / num_steps * 1e6, 2), "share": round(s / total, 4)}
+        for name, s in ranked
     ]

@@ -8,15 +8,20 @@ from rich.table import Table
 
 from octavo.core.units import format_bytes
 
+_PLAIN_WIDTH = 140  # where there is no terminal to ask
+
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows of text; every column but the first is aligned to the right."""
-    table = Table(title=title, title_justify="left", box=None, title_style="bold", pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    console.print(title, style="bold", soft_wrap=True)
     console.print(table)
     console.print()
 

@@ -31,6 +31,34 @@ def paging(as_json: AsJson = False, quick: Quick = False, output: Output = None)
 
 
 @app.command()
+def kernels(
+    *,
+    quick: Quick = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="linear, decode, prefill or elementwise; may be given several times."),
+    ] = None,
+    threads: options.Threads = None,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Check every kernel against float64, then measure it against what this machine can do.
+
+    Exit status 1 if a kernel's result is wrong.
+    """
+    from rich.console import Console
+
+    from octavo.bench.kernels import render, run
+
+    with Console(stderr=True).status("Measuring the machine") as status:
+        report = run(quick=quick, only=only or (), threads=threads, progress=status.update)
+    if not _deliver(report, as_json, output):
+        render(report)
+    if not report["correct"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def step(
     model: options.Model = options.DEFAULT_MODEL,
     *,
@@ -52,6 +80,35 @@ def step(
         context_len=context,
         profile=profile,
         num_steps=steps,
+        block_size=block_size,
+        threads=threads,
+    )
+    if not _deliver(report, as_json, output):
+        render(report)
+
+
+@app.command()
+def scenes(
+    model: options.Model = options.DEFAULT_MODEL,
+    *,
+    only: Annotated[
+        list[str] | None, typer.Option(help="a, b, c or d; may be given several times. Default: all.")
+    ] = None,
+    quick: Quick = False,
+    kv_dtype: options.KVDtype = "auto",
+    block_size: options.BlockSize = 16,
+    threads: options.Threads = None,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Measure four ways of using a model, end to end: one stream, a prompt, 16 at once, a shared prefix."""
+    from octavo.bench.scenes import render, run
+
+    report = run(
+        model,
+        only=only or (),
+        quick=quick,
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
         block_size=block_size,
         threads=threads,
     )
