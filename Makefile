@@ -8,7 +8,7 @@ NATIVE := $(wildcard native/*.hpp native/*.cpp) CMakeLists.txt pyproject.toml
 
 setup: $(VENV)/.installed
 
-$(VENV)/.created:
+$(VENV)/.created: Makefile
 	@PYTHON="$(PYTHON)" sh scripts/check_tools.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.20' ninja
