@@ -264,7 +264,7 @@ NB_MODULE(_native, m) {
                     step.block_tables.push_back({static_cast<const int32_t*>(table.data()),
                                                  int64_t(table.shape(0)), int64_t(table.shape(1))});
                 }
-                if (op_seconds && int64_t(op_seconds->shape(0)) != self.num_ops())
+                if (op_seconds && op_seconds->shape(0) != self.num_ops())
                     refuse("op_seconds must have room for " + std::to_string(self.num_ops()) + " operations");
                 nb::gil_scoped_release release;
                 self.run(step, output.data(), int64_t(output.shape(0)), int64_t(output.shape(1)),
@@ -272,7 +272,7 @@ NB_MODULE(_native, m) {
             },
             "token_ids"_a, "positions"_a, "rows"_a, "query_start"_a, "context_len"_a, "logit_tokens"_a,
             "block_tables"_a, "output"_a.noconvert(), "op_seconds"_a.noconvert().none() = nb::none())
-        .def_prop_ro("num_ops", &Tape::num_ops);
+        .def("op_names", &Tape::op_names);
 
     m.def(
         "read_memory",

@@ -238,6 +238,27 @@ void Tape::check_blocks(const StepArrays& step) const {
     }
 }
 
+std::vector<std::string> Tape::op_names() const {
+    const Overloaded name = {
+        [](const Embed&) -> std::string { return "embed"; },
+        [](const Norm&) -> std::string { return "rms_norm"; },
+        [](const HeadNorm&) -> std::string { return "head_norm"; },
+        [](const Linear& op) -> std::string {
+            const auto kind = op.prologue.kind;
+            return kind == Prologue::RmsNorm   ? "rms_norm+linear"
+                   : kind == Prologue::SiluMul ? "silu_mul+linear"
+                                               : "linear";
+        },
+        [](const RopeWrite&) -> std::string { return "rope_and_write"; },
+        [](const Attention&) -> std::string { return "paged_attention"; },
+        [](const SiluMul&) -> std::string { return "silu_mul"; },
+        [](const Select&) -> std::string { return "select"; },
+    };
+    std::vector<std::string> names;
+    for (const Op& op : ops_) names.push_back(std::visit(name, op));
+    return names;
+}
+
 void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
                double* op_seconds) {
     if (ops_.empty()) refuse("the tape is empty");

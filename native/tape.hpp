@@ -88,7 +88,10 @@ class Tape {
     void run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
              double* op_seconds = nullptr);
 
-    int64_t num_ops() const { return int64_t(ops_.size()); }
+    size_t num_ops() const { return ops_.size(); }
+
+    // What each operation is, by the names of the functions above; joined ones as "rms_norm+linear".
+    std::vector<std::string> op_names() const;
 
   private:
     struct Embed {

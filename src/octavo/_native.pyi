@@ -121,14 +121,14 @@ class Tape:
     ) -> None:
         """One step, without the interpreter lock.
 
-        ``op_seconds`` [num_ops] receives the time of each operation, until all workers are done with it; the
-        first includes their awakening.
+        ``op_seconds`` [operations] receives the time of each operation, until all workers are done with it;
+        the first includes their awakening.
 
         Raises:
             ValueError: an array of a wrong shape, dtype or value; ``output`` and the cache are untouched.
         """
-    @property
-    def num_ops(self) -> int: ...
+    def op_names(self) -> list[str]:
+        """The operations, those that run as one joined: "rms_norm+linear"."""
 
 def read_memory(team: Team, isa: str, data: Bytes, passes: int = 1, is_private: bool = False) -> float:
     """Seconds that the team takes to read ``data`` [bytes] ``passes`` times.

@@ -1,6 +1,7 @@
 """The benchmark commands run and give what they document. No test here depends on a time."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -103,8 +104,8 @@ def test_step_profile(run, smollm2_path):
     report = json.loads(out)
     profile = report["profile"]
     assert status == 0
-    ops = {op["label"]: op for op in profile["ops"]}
-    assert {label: op["count"] for label, op in ops.items()} == {
+    # Norms and activations may run as one with the layer that reads them; the parts are these.
+    assert Counter(part for op in profile["ops"] for part in op["label"].split(" + ") * op["count"]) == {
         "embed": 1,
         "select": 1,
         "lm_head": 1,
@@ -112,10 +113,11 @@ def test_step_profile(run, smollm2_path):
         **dict.fromkeys(("qkv", "rope_and_write", "paged_attention", "output"), 30),
         **dict.fromkeys(("gate_up", "silu_mul", "down"), 30),
     }
+    ops = {op["label"].split(" + ")[-1]: op for op in profile["ops"]}
     # The model's matrices: 30 layers and the head, in the encodings of the file.
     assert ops["gate_up"]["operations"] == 30 * 2 * 576 * 3072
     assert ops["lm_head"]["operations"] == 2 * 576 * 49152
-    assert ops["gate_up"]["streamed_bytes"] == 30 * 576 * 3072 // 32 * 20
+    assert 0 <= ops["gate_up"]["streamed_bytes"] - 30 * 576 * 3072 // 32 * 20 <= 30 * 576 * 4
     assert report["streamed_bytes"] == sum(op["streamed_bytes"] for op in ops.values())
     assert report["operations"] == sum(op["operations"] for op in ops.values())
     assert profile["ops_us"] <= profile["step_us"]

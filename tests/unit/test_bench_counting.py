@@ -5,7 +5,7 @@ import pytest
 
 from octavo.attention.plan import StepInputs
 from octavo.bench.cases import MODELS, QWEN3, SMOLLM2
-from octavo.bench.counting import CountingLoader, CountingOps
+from octavo.bench.counting import CountingLoader, CountingOps, join_counts
 from octavo.bench.weights import float_tensor, random_weight
 from octavo.storage.layout import KVLayout
 
@@ -144,6 +144,28 @@ def test_linear_layers_are_named_after_what_surrounds_them():
     ops.linear(ops.select(x), loader.load_linear([weight("F32", 10, Q)]))
     labels = [c.label for c in ops.counts if c.kind == "linear"]
     assert labels == ["qkv", "output", "gate_up", "down", "lm_head"]
+
+
+def test_operations_that_run_as_one_do_not_move_what_lies_between():
+    loader = CountingLoader()
+    ops = ops_of(step_of((0, 0, 3, True)))
+    x = ops.embed(loader.load_embedding(weight("F32", 10, 64)))
+    y = ops.rms_norm(x, loader.load_vector(float_tensor(np.ones(64, np.float32))), 1e-5)
+    ops.linear(y, loader.load_linear([weight("Q4_1", 32, 64)]))
+    assert join_counts(ops.counts, ["embed", "rms_norm", "linear"]) == ops.counts
+    embed, both = join_counts(ops.counts, ["embed", "rms_norm+linear"])
+    assert embed == ops.counts[0]
+    assert (both.kind, both.label) == ("rms_norm+linear", "rms_norm + linear")
+    assert both.streamed_bytes == 64 * 4 + 32 * 2 * 20
+    assert both.activation_bytes == 3 * (64 + 32) * 4
+    assert (both.operations, both.arithmetic) == (2 * 3 * 64 * 32, "int8")
+    for names in (
+        ["embed", "rms_norm"],
+        ["embed", "linear", "rms_norm"],
+        ["embed", "rms_norm", "linear", "select"],
+    ):
+        with pytest.raises(ValueError, match="counted"):
+            join_counts(ops.counts, names)
 
 
 def test_sizes_of_the_measured_models():

@@ -24,16 +24,15 @@ class Program:
         self._output: FloatArray = np.empty((0, width), np.float32)
 
     @property
-    def num_ops(self) -> int:
-        """Operations of the forward pass."""
-        return self._tape.num_ops
+    def op_names(self) -> list[str]:
+        """Operations of the forward pass as they run; those that run as one are joined by a plus sign."""
+        return self._tape.op_names()
 
     def __call__(self, step: StepInputs, op_seconds: npt.NDArray[np.float64] | None = None) -> FloatArray:
         """Float32 [S, width], a view of memory that the next call reuses.
 
         Args:
-            op_seconds: float64 [num_ops], receives how long each operation took, in the order of the forward
-                pass; None takes no times.
+            op_seconds: float64, receives how long each of ``op_names`` took; None takes no times.
 
         Raises:
             ValueError: an array of ``step`` has a wrong shape, dtype or value; nothing has been computed.

@@ -1,7 +1,7 @@
 """What the kernel benchmarks share: sizes of models, a case to measure, programs of a few operations."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,13 +83,12 @@ class Rotation:
 
     turns: list[tuple[Program, StepInputs]]
     _next: int = 0
-    _seconds: dict[int, F64] = field(default_factory=dict)
 
     def run(self) -> float:
         """Seconds per operation of the next turn."""
         program, step = self.turns[self._next]
         self._next = (self._next + 1) % len(self.turns)
-        seconds = self._seconds.setdefault(program.num_ops, np.zeros(program.num_ops))
+        seconds = np.zeros(len(program.op_names))
         program(step, seconds)
         return float(seconds[1:].mean())
 

@@ -27,6 +27,7 @@ class OpCount:
     Attributes:
         kind: its name in ``Ops``.
         label: which of them, the same in every layer.
+        activation_bytes: those it reads and those it writes; ``output_bytes`` are the latter.
         operations: multiplications and additions of its products; the rest of its arithmetic is not counted.
         arithmetic: what they are done in.
     """
@@ -35,6 +36,7 @@ class OpCount:
     label: str
     streamed_bytes: int
     activation_bytes: int
+    output_bytes: int
     operations: int = 0
     arithmetic: Arithmetic = "float32"
 
@@ -108,20 +110,21 @@ class CountingOps:
         """Reads a row of the table per token."""
         num_tokens, width = self.step.num_tokens, table.num_inputs
         row_bytes = table.num_bytes // table.num_outputs
-        return self._append(
-            OpCount("embed", "embed", num_tokens * row_bytes, num_tokens * width * _FLOAT_BYTES), width
-        )
+        num_bytes = num_tokens * width * _FLOAT_BYTES
+        return self._append(OpCount("embed", "embed", num_tokens * row_bytes, num_bytes, num_bytes), width)
 
     def rms_norm(self, x: Value, weight: Weight, eps: float) -> Value:
         """Reads and writes its argument."""
-        count = OpCount("rms_norm", "rms_norm", weight.num_bytes, 2 * self._bytes(x))
+        num_bytes = self._bytes(x)
+        count = OpCount("rms_norm", "rms_norm", weight.num_bytes, 2 * num_bytes, num_bytes)
         return self._append(count, x.width, x.selected)
 
     def head_norm(self, qkv: Value, first_head: int, num_heads: int, weight: Weight, eps: float) -> Value:
         """Reads and writes the heads it is for."""
         self._label(qkv, "qkv")
         share = self._bytes(qkv) // qkv.width * num_heads * self.layout.head_dim
-        return self._append(OpCount("head_norm", "head_norm", weight.num_bytes, 2 * share), qkv.width)
+        count = OpCount("head_norm", "head_norm", weight.num_bytes, 2 * share, share)
+        return self._append(count, qkv.width)
 
     def linear(self, x: Value, weight: Weight, residual: Value | None = None) -> Value:
         """Reads all weights, its input, the residual; writes its output. 2 K N operations per row."""
@@ -133,6 +136,7 @@ class CountingOps:
             "lm_head" if x.selected else label,
             weight.num_bytes,
             rows * widths * _FLOAT_BYTES,
+            rows * weight.num_outputs * _FLOAT_BYTES,
             2 * rows * weight.num_inputs * weight.num_outputs,
             weight.arithmetic,
         )
@@ -148,6 +152,7 @@ class CountingOps:
             "rope_and_write",
             num_tokens * self._token_kv_bytes(),
             num_tokens * (qkv.width + q_width) * _FLOAT_BYTES,
+            num_tokens * q_width * _FLOAT_BYTES,
         )
         return self._append(count, q_width)
 
@@ -158,6 +163,7 @@ class CountingOps:
             "paged_attention",
             self._num_kv_tokens(layer) * self._token_kv_bytes(),
             2 * self._bytes(q),
+            self._bytes(q),
             4 * self.layout.head_dim * self.num_heads * self._num_visible(self.windows[layer]),
             "bfloat16" if self.layout.dtype == "bfloat16" else "float32",
         )
@@ -166,13 +172,14 @@ class CountingOps:
     def silu_mul(self, gate_up: Value) -> Value:
         """Reads both halves, writes one."""
         self._label(gate_up, "gate_up")
-        count = OpCount("silu_mul", "silu_mul", 0, self._bytes(gate_up) * 3 // 2)
+        num_bytes = self._bytes(gate_up) // 2
+        count = OpCount("silu_mul", "silu_mul", 0, 3 * num_bytes, num_bytes)
         return self._append(count, gate_up.width // 2, gate_up.selected)
 
     def select(self, x: Value) -> Value:
         """Copies the rows whose logits are wanted."""
-        num_bytes = 2 * len(self.step.logit_tokens) * x.width * _FLOAT_BYTES
-        return self._append(OpCount("select", "select", 0, num_bytes), x.width, True)
+        num_bytes = len(self.step.logit_tokens) * x.width * _FLOAT_BYTES
+        return self._append(OpCount("select", "select", 0, 2 * num_bytes, num_bytes), x.width, True)
 
     def _append(self, count: OpCount, width: int, selected: bool = False) -> Value:
         self.counts.append(count)
@@ -217,3 +224,38 @@ class CountingOps:
                     seen[block] = max(tokens, seen.get(block, 0))
             self._kv_tokens[key] = sum(seen.values())
         return self._kv_tokens[key]
+
+
+def join_counts(counts: Sequence[OpCount], op_names: Sequence[str]) -> list[OpCount]:
+    """Costs of operations as a program runs them: of those that run as one, what lies between is not moved.
+
+    Args:
+        counts: one per operation of the forward pass.
+        op_names: the program's operations; those of several kinds are joined by a plus sign.
+
+    Raises:
+        ValueError: the two are not of the same forward pass.
+    """
+    joined: list[OpCount] = []
+    rest = iter(counts)
+    for name in op_names:
+        kinds = name.split("+")
+        parts = [count for _, count in zip(kinds, rest, strict=False)]
+        if [count.kind for count in parts] != kinds:
+            raise ValueError(f"{name}: counted {'+'.join(count.kind for count in parts)} in its place")
+        last = parts[-1]
+        between = 2 * sum(count.output_bytes for count in parts[:-1])
+        joined.append(
+            OpCount(
+                name,
+                " + ".join(count.label for count in parts),
+                sum(count.streamed_bytes for count in parts),
+                sum(count.activation_bytes for count in parts) - between,
+                last.output_bytes,
+                sum(count.operations for count in parts),
+                last.arithmetic,
+            )
+        )
+    if left := list(rest):
+        raise ValueError(f"{len(left)} operations counted beyond the program's {len(op_names)}")
+    return joined

@@ -116,6 +116,7 @@ def _measure(case: Case, meter: Meter, repeats: int) -> dict[str, Any]:
     """
     error = case.check()
     case.run()
+    meter.warm_up(case.working_set)
     times, reads, peaks = [], [], []
     for _ in range(repeats):
         times.append(case.run())

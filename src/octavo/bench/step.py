@@ -16,7 +16,7 @@ from octavo.attention.plan import StepInputs
 from octavo.backends.base import Backend
 from octavo.backends.cpu import CpuBackend, Program
 from octavo.bench.ceilings import Ceilings, Meter
-from octavo.bench.counting import CountingLoader, CountingOps, OpCount, Value, Weight
+from octavo.bench.counting import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
 from octavo.bench.tables import print_ceilings, print_table
 from octavo.core.config import EngineConfig
 from octavo.core.errors import InvalidConfig
@@ -28,6 +28,7 @@ from octavo.weights.sources import resolve
 
 _WARM_STEPS = 4
 _NUM_FUNCTIONS = 12
+_NUM_READS = 15
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class _Stopwatch:
     op_seconds: npt.NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.op_seconds = np.zeros(self.program.num_ops)
+        self.op_seconds = np.zeros(len(self.program.op_names))
 
     def __call__(self, inputs: StepInputs) -> npt.NDArray[np.float32]:
         self.inputs = inputs
@@ -98,16 +99,15 @@ def run(
     _start(built, batch, prompt_len, num_tokens)
 
     plain, timed = [], []
-    before = _read_rates(meter, 0)
     for _ in range(num_steps):
         plain.append(_time_step(built, stopwatch, on=False))
         if profile:
             timed.append(_time_step(built, stopwatch, on=True))
     assert stopwatch.inputs is not None
-    counts = count_step(model, built, stopwatch.inputs)
+    counts = join_counts(count_step(model, built, stopwatch.inputs), stopwatch.program.op_names)
     streamed = sum(c.streamed_bytes for c in counts)
-    rates = [*before, *_read_rates(meter, streamed)]
-    read_rate = statistics.median(rates[len(before) :])
+    meter.warm_up(streamed)
+    read_rate = statistics.median(meter.read(streamed) for _ in range(_NUM_READS))
     step_s = statistics.median(step for step, _, _ in plain)
     report: dict[str, Any] = {
         "command": "step",
@@ -242,13 +242,6 @@ def _time_step(
     return time.perf_counter() - begin, stopwatch.call_s, stopwatch.op_seconds.copy()
 
 
-def _read_rates(meter: Meter, working_set: int, repeats: int = 9) -> list[float]:
-    if not working_set:
-        return []
-    meter.read(working_set)
-    return [meter.read(working_set) for _ in range(repeats)]
-
-
 def _profile(
     counts: Sequence[OpCount], timing: _Timing, ceilings: Ceilings, read_rate: float, step_s: float
 ) -> dict[str, Any]:
@@ -258,8 +251,6 @@ def _profile(
     V at the rate that a working set of the step's size is read at, moving its activations at the rate of the
     second-level cache, its products, and the wait that ends it.
     """
-    if timing.op_s.shape[1] != len(counts):
-        raise AssertionError(f"{timing.op_s.shape[1]} operations timed, {len(counts)} counted")
     op_s = np.median(timing.op_s, axis=0)
     rows: dict[str, dict[str, Any]] = {}
     for count, seconds in zip(counts, op_s.tolist(), strict=True):
