@@ -22,6 +22,7 @@
 //   low_bf16, high_bf16            the lower and upper bfloat16 of each 32-bit lane, as float32
 //   pair_bf16(lo, hi)              the inverse, rounding to nearest even
 //   dot_bf16(acc, a, b)            acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of bfloat16 pairs
+//   dot_int8(acc, a, b)            acc + the products of four neighbouring bytes per lane; those of a are 0..127
 //   splat_4_bytes, splat_8_bytes   the bytes at an address, repeated
 //   add_neighbours(a, b)           the sums of lanes 2i and 2i + 1, those of a before those of b
 //   even_bytes, odd_bytes          bytes 0 and 2, or 1 and 3, of each lane as two int16

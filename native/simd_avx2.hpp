@@ -234,6 +234,14 @@ struct Tile4 {
     }
 };
 
+constexpr bool kHasInt8Dot = false;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const auto products = [](__m256i x, __m256i y) {
+        return _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), _mm256_set1_epi16(1));
+    };
+    return acc + I32x16{products(a.lo, b.lo), products(a.hi, b.hi)};
+}
+
 constexpr int kTile8Zero = 0;
 
 struct Tile8 {

@@ -175,6 +175,11 @@ struct Tile4 {
 };
 
 #if defined(__AVX512VNNI__)
+constexpr bool kHasInt8Dot = true;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    return {_mm512_dpbusd_epi32(acc.v, a.v, b.v)};
+}
+
 constexpr int kTile8Zero = 128;
 
 struct Tile8 {
@@ -198,6 +203,12 @@ OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R],
     }
 }
 #else
+constexpr bool kHasInt8Dot = false;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const __m512i pairs = _mm512_maddubs_epi16(a.v, b.v);
+    return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+}
+
 constexpr int kTile8Zero = 0;
 
 // vpmaddubsw saturates at 16 bits: |w| times x with w's sign stays below it, since |w| <= 128 and |x| <= 127.

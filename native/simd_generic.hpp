@@ -240,6 +240,16 @@ struct Tile4 {
     }
 };
 
+constexpr bool kHasInt8Dot = false;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    int8_t x[16][4], y[16][4];
+    std::memcpy(x, a.v, sizeof x);
+    std::memcpy(y, b.v, sizeof y);
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 4; k++) acc.v[i] += x[i][k] * y[i][k];
+    return acc;
+}
+
 constexpr int kTile8Zero = 128;
 
 struct Tile8 {

@@ -268,6 +268,16 @@ OCTAVO_INLINE int32x4_t dot_4(int32x4_t acc, int8x16_t a, int8x16_t b) {
 #endif
 }
 
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kHasInt8Dot = true;
+#else
+constexpr bool kHasInt8Dot = false;
+#endif
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    return ints(
+        [&](int i) { return dot_4(acc.v[i], vreinterpretq_s8_s32(a.v[i]), vreinterpretq_s8_s32(b.v[i])); });
+}
+
 template <class Tile>
 OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
     for (int i = 0; i < 8; i++) {

@@ -238,7 +238,29 @@ void Tape::check_blocks(const StepArrays& step) const {
     }
 }
 
-void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width) {
+std::vector<std::string> Tape::op_names() const {
+    const Overloaded name = {
+        [](const Embed&) -> std::string { return "embed"; },
+        [](const Norm&) -> std::string { return "rms_norm"; },
+        [](const HeadNorm&) -> std::string { return "head_norm"; },
+        [](const Linear& op) -> std::string {
+            const auto kind = op.prologue.kind;
+            return kind == Prologue::RmsNorm   ? "rms_norm+linear"
+                   : kind == Prologue::SiluMul ? "silu_mul+linear"
+                                               : "linear";
+        },
+        [](const RopeWrite&) -> std::string { return "rope_and_write"; },
+        [](const Attention&) -> std::string { return "paged_attention"; },
+        [](const SiluMul&) -> std::string { return "silu_mul"; },
+        [](const Select&) -> std::string { return "select"; },
+    };
+    std::vector<std::string> names;
+    for (const Op& op : ops_) names.push_back(std::visit(name, op));
+    return names;
+}
+
+void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
+               double* op_seconds) {
     if (ops_.empty()) refuse("the tape is empty");
     const std::lock_guard lock(running_);
     check(step);
@@ -254,10 +276,24 @@ void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64
         step.positions.data,      step.rows.data,      step.query_start.data,       step.context_len.data,
         step.logit_tokens.data,   tables.data()};
     for (auto& [key, plan] : plans_) plan->build(view);
-    team_->run([&](Worker& worker) { execute(view, output, worker); });
+    if (!op_seconds) {
+        team_->run([&](Worker& worker) { execute(view, output, worker, nullptr); });
+        return;
+    }
+    // An operation ends when the first worker passes its barrier: others may be woken later.
+    const size_t num_ops = ops_.size(), num_workers = team_->count();
+    std::vector<Clock::time_point> ends(num_workers * num_ops);
+    Clock::time_point before = Clock::now();
+    team_->run([&](Worker& worker) { execute(view, output, worker, &ends[worker.id() * num_ops]); });
+    for (size_t i = 0; i < num_ops; i++) {
+        Clock::time_point end = ends[i];
+        for (size_t w = 1; w < num_workers; w++) end = std::min(end, ends[w * num_ops + i]);
+        op_seconds[i] = std::chrono::duration<double>(end - before).count();
+        before = end;
+    }
 }
 
-void Tape::execute(const StepView& step, float* output, Worker& worker) const {
+void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::time_point* ends) const {
     const auto rows = [&](const Value& value) {
         return Rows{value.buffer == Value::kOutput ? output : buffers_[value.buffer].get(), value.width};
     };
@@ -303,7 +339,14 @@ void Tape::execute(const StepView& step, float* output, Worker& worker) const {
             });
         },
     };
-    for (const Op& op : ops_) std::visit(perform, op);
+    if (!ends) {
+        for (const Op& op : ops_) std::visit(perform, op);
+        return;
+    }
+    for (const Op& op : ops_) {
+        std::visit(perform, op);
+        *ends++ = Clock::now();
+    }
 }
 
 }  // namespace octavo
