@@ -121,7 +121,8 @@ NB_MODULE(_native, m) {
 
     nb::class_<PackedLinear>(m, "PackedLinear")
         .def_ro("num_inputs", &PackedLinear::num_inputs)
-        .def_ro("num_outputs", &PackedLinear::num_outputs);
+        .def_ro("num_outputs", &PackedLinear::num_outputs)
+        .def_prop_ro("all_quantized", &PackedLinear::all_quantized);
 
     m.def(
         "pack_linear",
@@ -202,9 +203,28 @@ NB_MODULE(_native, m) {
             "linear",
             [](Tape& self, Value in, std::shared_ptr<PackedLinear> weight, bool quantize_input,
                std::optional<Value> residual, Value out) {
-                self.linear(in, std::move(weight), quantize_input, residual ? &*residual : nullptr, out);
+                self.linear(in, {}, std::move(weight), quantize_input, residual ? &*residual : nullptr, out);
             },
             "x"_a, "weight"_a, "quantize_input"_a, "residual"_a.none(), "out"_a)
+        .def(
+            "norm_linear",
+            [](Tape& self, Value in, const Vector& norm_weight, float eps,
+               std::shared_ptr<PackedLinear> weight, std::optional<Value> residual, Value out) {
+                if (int64_t(norm_weight.shape(0)) != in.width)
+                    refuse("norm_linear: the norm's weight must be as wide as the input");
+                self.linear(in, {Prologue::RmsNorm, norm_weight.data(), eps}, std::move(weight), true,
+                            residual ? &*residual : nullptr, out);
+            },
+            "x"_a, "norm_weight"_a.noconvert(), "eps"_a, "weight"_a, "residual"_a.none() = nb::none(),
+            nb::kw_only(), "out"_a, nb::keep_alive<1, 3>())
+        .def(
+            "silu_linear",
+            [](Tape& self, Value in, std::shared_ptr<PackedLinear> weight, std::optional<Value> residual,
+               Value out) {
+                self.linear(in, {Prologue::SiluMul, nullptr, 0}, std::move(weight), true,
+                            residual ? &*residual : nullptr, out);
+            },
+            "x"_a, "weight"_a, "residual"_a.none() = nb::none(), nb::kw_only(), "out"_a)
         .def("rope_and_write", &Tape::rope_and_write, "qkv"_a, "layer"_a, "out"_a)
         .def("paged_attention", &Tape::paged_attention, "q"_a, "layer"_a, "out"_a)
         .def("silu_mul", &Tape::silu_mul, "gate_up"_a, "out"_a)

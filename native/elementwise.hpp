@@ -68,9 +68,12 @@ OCTAVO_INLINE float sum_of_squares(const float* x, int64_t width) {
     return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
+OCTAVO_INLINE float norm_scale(const float* x, int64_t width, float eps) {
+    return 1.0f / __builtin_sqrtf(sum_of_squares(x, width) / float(width) + eps);
+}
+
 OCTAVO_INLINE void normalize(const float* x, const float* weight, float eps, int64_t width, float* out) {
-    const float mean = sum_of_squares(x, width) / float(width);
-    const F32x16 scale = splat(1.0f / __builtin_sqrtf(mean + eps));
+    const F32x16 scale = splat(norm_scale(x, width, eps));
     int64_t i = 0;
     for (; i + 16 <= width; i += 16) store(out + i, load(x + i) * scale * load(weight + i));
     if (const int rest = int(width - i))

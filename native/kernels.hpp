@@ -71,13 +71,21 @@ struct HeadNormArgs {
 
 struct PackedLinear;  // linear.hpp
 
+// What a linear layer does to its input first.
+struct Prologue {
+    enum Kind { None, RmsNorm, SiluMul } kind;
+    const float* norm_weight;  // [inputs]
+    float eps;
+};
+
 struct LinearArgs {
     const PackedLinear* weight;
+    Prologue prologue;  // only where all weights are int4 or int8 and the input is quantized
     Rows in, out;
     const float* residual;  // same shape as out, or null
     int num_rows;
     bool quantize_input;  // int8 per 32 where the weight is int4 or int8
-    uint8_t* scratch;     // linear_scratch_bytes(...)
+    void* scratch;        // linear_scratch_bytes(...)
 };
 
 struct RopeWriteArgs {

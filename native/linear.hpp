@@ -14,11 +14,11 @@ namespace octavo {
 namespace {
 
 constexpr int kRowBlock = 64;  // rows whose sums fit in the first-level cache
-constexpr int kPrefetchBytes = 4096;
 
 // Rows [first_row, end_row) of the layer's input, and panels [first_panel, end_panel) of a segment.
 struct LinearItem {
     const Segment* segment;
+    const QuantizedGroup* groups;  // of all the layer's rows
     int64_t first_panel, end_panel;
     int first_row, end_row;
 };
@@ -86,7 +86,7 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
     const Segment& segment = *item.segment;
     const int64_t num_groups = args.weight->num_inputs / 32;
     const int num_rows = item.end_row - item.first_row;
-    const auto* groups = reinterpret_cast<const QuantizedGroup*>(args.scratch) + item.first_row;
+    const QuantizedGroup* groups = item.groups + item.first_row;
     const uint8_t* tile_data = segment.tiles + first_panel * segment.tile_bytes;
     const uint8_t* scale_data = segment.scales + first_panel * segment.scale_bytes;
     alignas(64) float sums[kRowBlock * P * 16];
@@ -97,9 +97,13 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
         };
         F32x16 scales[P], minimums[P];
         for (int p = 0; p < P; p++) {
-            for (int i = 0; i < Traits::tile_bytes; i += 64) prefetch_l2(tile_of(p) + kPrefetchBytes + i);
+            // The panels after these, from front to back: a fixed distance ahead would, with several panels
+            // at once, often meet what is being read already.
+            const int64_t ahead = g * P + p;
+            for (int i = 0; i < Traits::tile_bytes; i += 64)
+                prefetch_l2(tile_data + P * segment.tile_bytes + ahead * Traits::tile_bytes + i);
+            prefetch_l2(scale_data + P * segment.scale_bytes + ahead * Traits::scale_bytes);
             const uint8_t* scale = scale_data + p * segment.scale_bytes + g * Traits::scale_bytes;
-            prefetch_l2(scale + kPrefetchBytes / 4);
             scales[p] = load_f16(scale);
             minimums[p] = Traits::has_minimum ? load_f16(scale + 32) : splat(0.0f);
         }
@@ -254,41 +258,49 @@ inline void linear_item(const LinearArgs& args, const LinearItem& item) {
 
 OCTAVO_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Panels per item of work: small enough to share out evenly, large enough that claiming costs nothing.
-OCTAVO_INLINE int64_t panels_per_item(const Segment& segment, int num_workers) {
-    const int64_t fair = divide_up(segment.num_panels, 16 * int64_t(num_workers));
-    const int64_t most = divide_up(64 << 10, segment.tile_bytes);
+// Panels per item of work: small enough to share out evenly, large enough that claiming costs nothing. Few
+// rows are bound by reading weights, and long reads are faster.
+OCTAVO_INLINE int64_t panels_per_item(const Segment& segment, int num_rows, int num_workers) {
+    const int64_t items = (num_rows < kRowBlock / 2 ? 4 : 16) * int64_t(num_workers);
+    const int64_t fair = divide_up(segment.num_panels, items);
+    const int64_t most = divide_up(256 << 10, segment.tile_bytes);
     const int64_t together = segment.is_quantized() ? kDotPanels : kFloatPanels;
     return divide_up(fair < most ? fair : most, together) * together;
 }
 
+// The input quantized, by all workers together or by each for itself.
+OCTAVO_INLINE const QuantizedGroup* quantize_input(const LinearArgs& args, Worker& worker) {
+    auto* groups = static_cast<QuantizedGroup*>(args.scratch);
+    if (args.num_rows > kFewRows) {
+        worker.for_each(args.num_rows, [&](int64_t r) { quantize_row(args, r, groups + r, args.num_rows); });
+    } else {
+        groups += worker.id() * kFewRows * (args.weight->num_inputs / 32);
+        for (int r = 0; r < args.num_rows; r++) quantize_row(args, r, groups + r, args.num_rows);
+    }
+    return groups;
+}
+
 inline void linear(const LinearArgs& args, Worker& worker) {
     const PackedLinear& layer = *args.weight;
-    if (args.quantize_input) {
-        auto* groups = reinterpret_cast<QuantizedGroup*>(args.scratch);
-        worker.for_each(args.num_rows, [&](int64_t r) {
-            quantize_row(args.in.row(r), layer.num_inputs, r, args.num_rows, groups);
-        });
-    }
+    const QuantizedGroup* groups = args.quantize_input ? quantize_input(args, worker) : nullptr;
     const int64_t row_blocks = divide_up(args.num_rows, kRowBlock);
+    const auto item_size = [&](const Segment& segment) {
+        return panels_per_item(segment, args.num_rows, worker.count());
+    };
+    const auto count_items = [&](const Segment& segment) {
+        return divide_up(segment.num_panels, item_size(segment)) * row_blocks;
+    };
     int64_t num_items = 0;
-    for (int s = 0; s < layer.num_segments; s++) {
-        const Segment& segment = layer.segments[s];
-        num_items += divide_up(segment.num_panels, panels_per_item(segment, worker.count())) * row_blocks;
-    }
+    for (int s = 0; s < layer.num_segments; s++) num_items += count_items(layer.segments[s]);
     worker.for_each(num_items, [&](int64_t i) {
         const Segment* segment = layer.segments;
-        int64_t size = panels_per_item(*segment, worker.count());
-        for (int64_t items; i >= (items = divide_up(segment->num_panels, size) * row_blocks);) {
-            i -= items;
-            segment++;
-            size = panels_per_item(*segment, worker.count());
-        }
+        for (int64_t items; i >= (items = count_items(*segment)); segment++) i -= items;
+        const int64_t size = item_size(*segment);
         const int64_t first = i / row_blocks * size;
         const int64_t end = first + size < segment->num_panels ? first + size : segment->num_panels;
         const int row = int(i % row_blocks) * kRowBlock;
         const int end_row = row + kRowBlock < args.num_rows ? row + kRowBlock : args.num_rows;
-        linear_item(args, {segment, first, end, row, end_row});
+        linear_item(args, {segment, groups, first, end, row, end_row});
     });
 }
 

@@ -23,6 +23,17 @@ struct PackedLinear {
     int64_t num_inputs, num_outputs;
     int num_segments;
     const Segment* segments;
+
+    [[gnu::always_inline]] inline bool any_quantized() const {
+        for (int s = 0; s < num_segments; s++)
+            if (segments[s].is_quantized()) return true;
+        return false;
+    }
+    [[gnu::always_inline]] inline bool all_quantized() const {
+        for (int s = 0; s < num_segments; s++)
+            if (!segments[s].is_quantized()) return false;
+        return true;
+    }
 };
 
 // Input values quantized in groups of 32, with what the integer dot products of a group need around them.
@@ -36,8 +47,13 @@ struct alignas(64) QuantizedGroup {
     int32_t start_q8;
 };
 
-constexpr int64_t quantized_bytes(int64_t num_rows, int64_t num_inputs) {
-    return num_rows * (num_inputs / 32) * int64_t(sizeof(QuantizedGroup));
+// Up to this many rows, each worker quantizes the input for itself: sooner done than waiting for each other.
+constexpr int kFewRows = 2;
+
+// For the quantized input of a layer.
+constexpr int64_t linear_scratch_bytes(int64_t max_rows, int64_t num_inputs, int num_workers) {
+    const int64_t few_rows = int64_t(kFewRows) * num_workers;
+    return (max_rows > few_rows ? max_rows : few_rows) * (num_inputs / 32) * int64_t(sizeof(QuantizedGroup));
 }
 
 }  // namespace octavo

@@ -1,6 +1,8 @@
 // Activations as int8 in groups of 32, once per layer input, for all integer dot products that read it.
 #pragma once
 
+#include "elementwise.hpp"
+#include "kernels.hpp"
 #include "packed_linear.hpp"
 #include "simd.hpp"
 
@@ -20,8 +22,7 @@ OCTAVO_INLINE F32x16 scale_sum(I32x16 biased_sum, const QuantizedGroup& group) {
 
 // Symmetric: scale = max |x| / 127, values rounded to nearest even. A group with a NaN, an infinity or a
 // value above 2^110 makes every output NaN; one too small to have a scale is zero.
-OCTAVO_INLINE void quantize_group(const float* x, QuantizedGroup& group) {
-    const F32x16 lo = load(x), hi = load(x + 16);
+OCTAVO_INLINE void quantize_group(F32x16 lo, F32x16 hi, QuantizedGroup& group) {
     const I32x16 magnitude = splat(0x7fffffff);
     const float largest =
         bits_to_float(uint32_t(max_lane(max(as_int(lo) & magnitude, as_int(hi) & magnitude))));
@@ -37,10 +38,30 @@ OCTAVO_INLINE void quantize_group(const float* x, QuantizedGroup& group) {
     group.start_q8 = kSumBias - kTile8Zero * total;
 }
 
-// [num_inputs / 32][num_rows]: the rows of one group lie side by side, as the kernels read them.
-OCTAVO_INLINE void quantize_row(const float* x, int64_t num_inputs, int64_t row, int64_t num_rows,
-                                QuantizedGroup* groups) {
-    for (int64_t g = 0; g < num_inputs / 32; g++) quantize_group(x + 32 * g, groups[g * num_rows + row]);
+// Quantizes one row of a layer's input, `value(i)` being its values i to i + 15. The groups of a row lie
+// `stride` apart: those of all rows for the same inputs are neighbours, as the kernels read them.
+template <class F>
+OCTAVO_INLINE void quantize_values(int64_t num_inputs, QuantizedGroup* groups, int64_t stride, F&& value) {
+    for (int64_t i = 0; i < num_inputs; i += 32, groups += stride)
+        quantize_group(value(i), value(i + 16), *groups);
+}
+
+inline void quantize_row(const LinearArgs& args, int64_t row, QuantizedGroup* groups, int64_t stride) {
+    const float* x = args.in.row(row);
+    const int64_t width = args.weight->num_inputs;
+    switch (args.prologue.kind) {
+        case Prologue::None:
+            return quantize_values(width, groups, stride, [&](int64_t i) { return load(x + i); });
+        case Prologue::RmsNorm: {
+            const F32x16 scale = splat(norm_scale(x, width, args.prologue.eps));
+            const float* weight = args.prologue.norm_weight;
+            return quantize_values(width, groups, stride,
+                                   [&](int64_t i) { return load(x + i) * scale * load(weight + i); });
+        }
+        case Prologue::SiluMul:
+            return quantize_values(width, groups, stride,
+                                   [&](int64_t i) { return silu(load(x + i)) * load(x + width + i); });
+    }
 }
 
 // One head of K, V or q as int8 with one scale: returns the scale, and the sum of the bytes in `total`. A NaN

@@ -105,20 +105,23 @@ void Tape::head_norm(Value in, int first_head, int num_heads, const float* weigh
     ops_.push_back(HeadNorm{in, out, weight, eps, first_head, num_heads, cache_.head_dim});
 }
 
-void Tape::linear(Value in, std::shared_ptr<PackedLinear> weight, bool quantize_input, const Value* residual,
-                  Value out) {
-    expect_width(in, weight->num_inputs, "linear input");
+void Tape::linear(Value in, Prologue prologue, std::shared_ptr<PackedLinear> weight, bool quantize_input,
+                  const Value* residual, Value out) {
+    expect_width(in, weight->num_inputs * (prologue.kind == Prologue::SiluMul ? 2 : 1), "linear input");
     expect_width(out, weight->num_outputs, "linear output");
     if (residual) expect_width(*residual, out.width, "linear residual");
-    bool quantized = false;
-    for (int i = 0; i < weight->num_segments; i++) quantized |= weight->segments[i].is_quantized();
-    quantized &= quantize_input;
-    if (const int64_t bytes = quantized_bytes(max_tokens_, in.width); quantized && bytes > scratch_bytes_) {
+    quantize_input &= weight->any_quantized();
+    if (prologue.kind != Prologue::None && !(quantize_input && weight->all_quantized()))
+        refuse("linear: a prologue needs a quantized input for all weights");
+    if (prologue.kind != Prologue::None && in.buffer == out.buffer)
+        refuse("linear: the output lies where a prologue still reads");
+    const int64_t bytes = linear_scratch_bytes(max_tokens_, weight->num_inputs, team_->count());
+    if (quantize_input && bytes > scratch_bytes_) {
         scratch_ = allocate<uint8_t>(bytes);
         scratch_bytes_ = bytes;
     }
-    ops_.push_back(
-        Linear{in, out, residual ? *residual : Value{}, residual != nullptr, quantized, std::move(weight)});
+    ops_.push_back(Linear{in, out, residual ? *residual : Value{}, residual != nullptr, quantize_input,
+                          prologue, std::move(weight)});
 }
 
 void Tape::rope_and_write(Value qkv, int layer, Value out) {
@@ -274,7 +277,7 @@ void Tape::execute(const StepView& step, float* output, Worker& worker) const {
                 count(op.in), worker);
         },
         [&](const Linear& op) {
-            kernels_.linear({op.weight.get(), rows(op.in), rows(op.out),
+            kernels_.linear({op.weight.get(), op.prologue, rows(op.in), rows(op.out),
                              op.has_residual ? rows(op.residual).data : nullptr, count(op.in),
                              op.quantize_input, scratch_.get()},
                             worker);

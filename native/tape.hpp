@@ -73,8 +73,9 @@ class Tape {
     void rms_norm(Value in, const float* weight, float eps, Value out);
     void head_norm(Value in, int first_head, int num_heads, const float* weight, int64_t weight_width,
                    float eps, Value out);
-    void linear(Value in, std::shared_ptr<PackedLinear> weight, bool quantize_input, const Value* residual,
-                Value out);
+    // A prologue saves an operation; it needs a quantized input, for all of the weights.
+    void linear(Value in, Prologue prologue, std::shared_ptr<PackedLinear> weight, bool quantize_input,
+                const Value* residual, Value out);
     void rope_and_write(Value qkv, int layer, Value out);
     void paged_attention(Value q, int layer, Value out);
     void silu_mul(Value gate_up, Value out);
@@ -103,6 +104,7 @@ class Tape {
     struct Linear {
         Value in, out, residual;
         bool has_residual, quantize_input;
+        Prologue prologue;
         std::shared_ptr<PackedLinear> weight;
     };
     struct RopeWrite {

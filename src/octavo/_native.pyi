@@ -32,6 +32,9 @@ class PackedLinear:
     def num_inputs(self) -> int: ...
     @property
     def num_outputs(self) -> int: ...
+    @property
+    def all_quantized(self) -> bool:
+        """All of its weights are int4 or int8."""
 
 def pack_linear(team: Team, weights: Sequence[tuple[str, Bytes, int, Float32s | None]]) -> PackedLinear:
     """Pack ``(encoding, bytes [N, row bytes], number of inputs, bias [N] or None)`` side by side, copying.
@@ -83,6 +86,23 @@ class Tape:
     def linear(
         self, x: Value, weight: PackedLinear, quantize_input: bool, residual: Value | None, out: Value
     ) -> None: ...
+    def norm_linear(
+        self,
+        x: Value,
+        norm_weight: Float32s,
+        eps: float,
+        weight: PackedLinear,
+        residual: Value | None = None,
+        *,
+        out: Value,
+    ) -> None:
+        """``rms_norm``, then ``linear`` with a quantized input; all of the weights must be int4 or int8."""
+
+    def silu_linear(
+        self, x: Value, weight: PackedLinear, residual: Value | None = None, *, out: Value
+    ) -> None:
+        """``silu_mul``, then ``linear`` likewise."""
+
     def rope_and_write(self, qkv: Value, layer: int, out: Value) -> None: ...
     def paged_attention(self, q: Value, layer: int, out: Value) -> None: ...
     def silu_mul(self, gate_up: Value, out: Value) -> None: ...

@@ -14,6 +14,7 @@ from kernel_case import (
 )
 
 from octavo.backends.cpu import CpuBackend
+from octavo.backends.recorder import Recorder, Value, fuse
 from octavo.core.config import Activations
 from octavo.weights.tensor import Encoding, WeightTensor
 
@@ -117,6 +118,43 @@ def test_bias_and_residual(isa: str) -> None:
     # Where the residual is not read again, the result takes its place.
     got = run_ops(backend, x, lambda ops, v: ops.linear(ops.linear(v, layer, residual=v), layer))
     np.testing.assert_array_equal(got, apply(backend, plain + x, [weight], [float_tensor(bias)]))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 70])
+def test_joined_operations_give_the_same_bits(isa: str, rows: int) -> None:
+    """A norm or an activation that the linear layer computes itself, and one that stands alone."""
+    rng = np.random.default_rng(8)
+    vector = CpuBackend(1).load_vector(float_tensor(rng.standard_normal(96).astype(np.float32)))
+    square = random_tensor(rng, "Q4_1", 96, 96)[0]
+    half = random_tensor(rng, "Q8_0", 96, 32)[0]
+    x = inputs(rng, rows, 96)
+    for threads in (1, 3):
+        backend = CpuBackend(threads, isa=isa)
+        first, second = backend.load_linear([square]), backend.load_linear([half])
+        gate_up = backend.load_linear([random_tensor(rng, "F32", 64, 96)[0]])
+        other = backend.load_linear([float_tensor(np.zeros((96, 96), np.float32))])
+        other_half = backend.load_linear([float_tensor(np.zeros((96, 32), np.float32))])
+
+        def program(ops, v, joined, layers=(first, second, gate_up, other, other_half)):
+            first, second, gate_up, other, rest = layers
+            normed = ops.rms_norm(v, vector, 1e-5)
+            a = ops.linear(normed, first, residual=v)
+            if not joined:
+                a = ops.linear(normed, other, residual=a)
+            active = ops.silu_mul(ops.linear(a, gate_up))
+            b = ops.linear(active, second, residual=a)
+            return b if joined else ops.linear(active, rest, residual=b)
+
+        lengths = []
+        for joined in (True, False):
+            recorder = Recorder(q_width=16)
+            program(recorder, Value(96), joined)
+            lengths.append(len(recorder.records) - len(fuse(recorder.records)))
+        assert lengths == [2, 0]
+        np.testing.assert_array_equal(
+            run_ops(backend, x, lambda ops, v, p=program: p(ops, v, True)),
+            run_ops(backend, x, lambda ops, v, p=program: p(ops, v, False)),
+        )
 
 
 def test_a_bad_row_stays_alone(isa: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from octavo import _native
 from octavo.attention.plan import StepInputs
 from octavo.backends.base import AttentionShape, FloatArray, Ops
-from octavo.backends.recorder import Embedding, Linear, Recorder, Value, Vector, Weight, assign_buffers
+from octavo.backends.recorder import Embedding, Linear, Recorder, Value, Vector, Weight, assign_buffers, fuse
 from octavo.core.config import Activations
 from octavo.core.errors import InvalidConfig
 from octavo.storage.arena import Arena
@@ -111,7 +111,8 @@ class CpuBackend:
         layout = arena.layout
         recorder = Recorder(q_width=attention.num_heads * layout.head_dim)
         result = forward(recorder)
-        plan = assign_buffers(recorder.records, result)
+        records = fuse(recorder.records)
+        plan = assign_buffers(records, result)
         windows = attention.windows or (None,) * len(layout.layers)
         cache = _native.Cache(
             arena.data,
@@ -137,7 +138,7 @@ class CpuBackend:
         def placed(value: Value) -> _native.Value:
             return _native.Value(plan.buffer_of[value], value.width, value.selected)
 
-        for record in recorder.records:
+        for record in records:
             record.emit(tape, [placed(v) for v in record.inputs], placed(record.output))
         return Program(tape, result.width, result.selected)
 

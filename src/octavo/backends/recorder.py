@@ -1,5 +1,6 @@
 """A forward pass recorded for the native tape: operations on symbolic values, and where each will lie."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -49,6 +50,7 @@ class Value:
 
 
 Emit = Callable[[_native.Tape, list[_native.Value], _native.Value], None]
+EmitFused = Callable[[_native.Tape, list[_native.Value], "Linear", _native.Value], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,17 @@ class Record:
     Attributes:
         emit: adds it to a tape, given where its inputs and its output lie.
         overwritable: index in ``inputs`` of a value whose place the output may take, or None.
+        linear: the layer, if this is one.
+        emit_fused: adds this operation and a linear layer that reads its result, as one; None if that
+            cannot be. Inputs are this operation's, then perhaps the layer's residual.
     """
 
     emit: Emit
     inputs: tuple[Value, ...]
     output: Value
     overwritable: int | None = None
+    linear: Linear | None = None
+    emit_fused: EmitFused | None = None
 
 
 @dataclass(slots=True)
@@ -90,6 +97,9 @@ class Recorder:
             (x,),
             Value(x.width, x.selected),
             overwritable=0,
+            emit_fused=lambda tape, inputs, layer, out: tape.norm_linear(
+                inputs[0], weight.values, eps, layer.packed, *inputs[1:], out=out
+            ),
         )
 
     def head_norm(self, qkv: Value, first_head: int, num_heads: int, weight: Weight, eps: float) -> Value:
@@ -114,6 +124,7 @@ class Recorder:
             (x,) if residual is None else (x, residual),
             Value(weight.packed.num_outputs, x.selected),
             overwritable=None if residual is None else 1,
+            linear=weight,
         )
 
     def rope_and_write(self, qkv: Value, layer: int) -> Value:
@@ -134,6 +145,9 @@ class Recorder:
             lambda tape, inputs, out: tape.silu_mul(inputs[0], out),
             (gate_up,),
             Value(gate_up.width // 2, gate_up.selected),
+            emit_fused=lambda tape, inputs, layer, out: tape.silu_linear(
+                inputs[0], layer.packed, *inputs[1:], out=out
+            ),
         )
 
     def select(self, x: Value) -> Value:
@@ -143,10 +157,52 @@ class Recorder:
         )
 
     def _append(
-        self, emit: Emit, inputs: tuple[Value, ...], output: Value, overwritable: int | None = None
+        self,
+        emit: Emit,
+        inputs: tuple[Value, ...],
+        output: Value,
+        *,
+        overwritable: int | None = None,
+        linear: Linear | None = None,
+        emit_fused: EmitFused | None = None,
     ) -> Value:
-        self.records.append(Record(emit, inputs, output, overwritable))
+        self.records.append(Record(emit, inputs, output, overwritable, linear, emit_fused))
         return output
+
+
+def fuse(records: Sequence[Record]) -> list[Record]:
+    """Join each norm or activation to the linear layer that follows it, where nothing else reads its result.
+
+    The layer then computes it on the way to quantizing its input: an operation, and a wait for all threads,
+    less. The numbers are the same.
+    """
+    readers = Counter(value for record in records for value in record.inputs)
+    fused: list[Record] = []
+    for record in records:
+        first = fused[-1] if fused else None
+        layer = record.linear
+        if (
+            first is not None
+            and first.emit_fused is not None
+            and layer is not None
+            and layer.quantize_input
+            and layer.packed.all_quantized
+            and record.inputs[0] is first.output
+            and readers[first.output] == 1
+        ):
+            fused[-1] = _join(first.emit_fused, layer, first.inputs, record)
+        else:
+            fused.append(record)
+    return fused
+
+
+def _join(emit_fused: EmitFused, layer: Linear, inputs: tuple[Value, ...], record: Record) -> Record:
+    return Record(
+        lambda tape, places, out: emit_fused(tape, places, layer, out),
+        inputs + record.inputs[1:],
+        record.output,
+        record.overwritable,
+    )
 
 
 @dataclass(frozen=True, slots=True)
