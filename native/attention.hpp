@@ -394,7 +394,7 @@ void attend_all(const AttentionArgs& a, const StepView& step, const AttentionWor
     const auto head_of = [&](int64_t i) { return static_cast<int>(i % num_kv_heads); };
     worker.for_each(count, [&](int64_t i) {
         ItemRun<KV> run(a, step, work, item_of(i), head_of(i), scratch);
-        const int64_t next = i + worker.count();  // a guess: the workers take turns
+        const int64_t next = worker.likely_next(i, count);
         if (next < count) {
             const ItemKeys<KV> next_keys(a, step, work, item_of(next), head_of(next));
             run.run(&next_keys);

@@ -44,7 +44,8 @@ Tape::Tape(std::shared_ptr<Team> team, const Kernels& kernels, int max_tokens,
     for (const int64_t width : widths_) buffers_.push_back(allocate<float>(width * max_tokens_));
     table_use_.assign(cache_.num_tables, {0, -1});
     for (const LayerTiles& layer : cache_.layers) {
-        if (layer.block_size < 1) refuse("block_size=" + std::to_string(layer.block_size));
+        if (layer.block_size < 8 || layer.block_size % 8)
+            refuse("block_size=" + std::to_string(layer.block_size) + ": must be a multiple of 8");
         if (int(layer.k_tiles.size()) != cache_.num_kv_heads ||
             int(layer.v_tiles.size()) != cache_.num_kv_heads)
             refuse("a layer needs one K and one V tile for each KV head");
@@ -80,6 +81,9 @@ int Tape::check_layer(int layer) const {
     if (layer < 0 || layer >= int(cache_.layers.size()))
         refuse("layer=" + std::to_string(layer) + ": the KV layout has " +
                std::to_string(cache_.layers.size()));
+    if (cache_.head_dim % 16 || cache_.head_dim > 256)
+        refuse("head_dim=" + std::to_string(cache_.head_dim) +
+               ": the KV kernels need a multiple of 16, at most 256");
     return layer;
 }
 

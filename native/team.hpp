@@ -28,7 +28,7 @@ class Worker {
         if (count_ == 1) {
             for (int64_t i = 0; i < n; i++) f(i);
         } else if (n > 0) {
-            const int64_t chunk = n / (32 * int64_t(count_)) + 1;
+            const int64_t chunk = chunk_of(n);
             for (int64_t first; (first = claim(n, chunk)) < n;) {
                 const int64_t end = first + chunk < n ? first + chunk : n;
                 for (int64_t i = first; i < end; i++) f(i);
@@ -38,9 +38,17 @@ class Worker {
         }
     }
 
+    // The item that for_each(n, ...) will probably give this worker after i: for what may be wrong, such as
+    // fetching ahead. It may be n or more.
+    [[gnu::always_inline]] int64_t likely_next(int64_t i, int64_t n) const {
+        return i + (count_ == 1 || chunk_of(n) > 1 ? 1 : count_);
+    }
+
   private:
     friend class Team;
     Worker(Team& team, int id);
+
+    [[gnu::always_inline]] int64_t chunk_of(int64_t n) const { return n / (32 * int64_t(count_)) + 1; }
 
     int64_t claim(int64_t n, int64_t chunk);
     void finish(int64_t count, int64_t n);
