@@ -63,21 +63,29 @@ def step(
     model: options.Model = options.DEFAULT_MODEL,
     *,
     batch: Annotated[int, typer.Option(min=1, help="Sequences that decode together.")] = 1,
-    context: Annotated[int, typer.Option(min=1, help="Tokens of each, about.")] = 128,
+    context: Annotated[int, typer.Option(min=0, help="Tokens of each, about.")] = 128,
+    prefill: Annotated[
+        int | None,
+        typer.Option(min=1, help="Measure chunks of so many prompt tokens instead, one at a time."),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Time every operation, and Python.")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of which the median is taken.")] = 64,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of which the median is taken. Default: 64, or 8 of prefill."),
+    ] = None,
     block_size: options.BlockSize = 16,
     threads: options.Threads = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
-    """Measure a decoding step of a model against what this machine can do."""
+    """Measure a step of a model against what this machine can do."""
     from octavo.bench.step import render, run
 
     report = run(
         model,
         batch=batch,
         context_len=context,
+        prefill=prefill,
         profile=profile,
         num_steps=steps,
         block_size=block_size,
