@@ -98,6 +98,14 @@ def test_step(run, smollm2_path):
     assert set(report["working_set"]) == {"bytes", "level", "read_gb_s"}
 
 
+def test_all_sequences_of_a_batch_decode(run, smollm2_path):
+    _, out, _ = run(
+        "bench", "step", "-m", smollm2_path, "--batch", 9, "--context", 200, "--steps", 2, "--json"
+    )
+    report = json.loads(out)
+    assert (report["batch"], report["new_tokens"]) == (9, 9)
+
+
 def test_step_profile(run, smollm2_path):
     status, out, _ = run(
         "bench", "step", "-m", smollm2_path, "--context", 40, "--steps", 3, "--profile", "--json"

@@ -10,6 +10,7 @@ from octavo.engine.build import BuiltEngine
 from octavo.engine.generation import Generation
 
 _WARM_STEPS = 4
+_MIN_STEP_TOKENS = 256
 
 
 class Workload(Protocol):
@@ -21,7 +22,7 @@ class Workload(Protocol):
 
 
 class Decode:
-    """``batch`` sequences of random tokens, one new token each per step.
+    """``batch`` sequences of random tokens, one new token each per step. The budget is at least 512 a step.
 
     Args:
         context_len: tokens of each in the middle of the steps.
@@ -35,8 +36,9 @@ class Decode:
     def __init__(
         self, built: BuiltEngine, *, batch: int, context_len: int, num_steps: int, more_steps: int = 0
     ) -> None:
-        num_tokens = _WARM_STEPS + num_steps + more_steps + 1
         prompt_len = max(1, context_len - _WARM_STEPS - num_steps // 2)
+        # The first sequences decode while the prompts of the last are still read.
+        num_tokens = _WARM_STEPS + num_steps + more_steps + batch * prompt_len // _MIN_STEP_TOKENS + 2
         generations = [_submit(built, _rng(i), prompt_len, num_tokens) for i in range(batch)]
         while min(g.request.num_output_tokens for g in generations) == 0:
             built.engine.step()
