@@ -48,6 +48,7 @@ Encoding parse_encoding(const std::string& name) {
 KVDtype parse_kv_dtype(const std::string& name) {
     if (name == "bfloat16") return KVDtype::BF16;
     if (name == "float32") return KVDtype::F32;
+    if (name == "int8") return KVDtype::INT8;
     refuse("KV dtype '" + name + "' has no kernels");
 }
 

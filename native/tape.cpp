@@ -48,8 +48,7 @@ Tape::Tape(std::shared_ptr<Team> team, const Kernels& kernels, int max_tokens,
         if (int(layer.k_tiles.size()) != cache_.num_kv_heads ||
             int(layer.v_tiles.size()) != cache_.num_kv_heads)
             refuse("a layer needs one K and one V tile for each KV head");
-        const int64_t element = cache_.dtype == KVDtype::F32 ? 4 : 2;
-        const int64_t tile_bytes = int64_t(layer.block_size) * cache_.head_dim * element;
+        const int64_t tile_bytes = kv_tile_bytes(cache_.dtype, layer.block_size, cache_.head_dim);
         for (const auto* tiles : {&layer.k_tiles, &layer.v_tiles})
             for (const TileAddress& tile : *tiles) {
                 if (tile.table < 0 || tile.table >= cache_.num_tables || tile.offset < 0 ||
@@ -141,6 +140,7 @@ void Tape::paged_attention(Value q, int layer, Value out) {
     if (!plan)
         plan = std::make_unique<AttentionPlan>(window(layer), cache_.num_heads, tiles.sliding_window,
                                                team_->count());
+    plan->add_layer(window(layer));
     uses_cache_ = true;
     ops_.push_back(Attention{q, out, layer, plan.get()});
 }

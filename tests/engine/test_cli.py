@@ -11,25 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.cli import main
 from octavo.cli.chat import Conversation
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command line; gives exit status, standard output, standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = 0
-        try:
-            main([str(a) for a in arguments])
-        except SystemExit as leaving:
-            status = leaving.code if isinstance(leaving.code, int) else 1
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return status, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -249,7 +249,7 @@ def test_default_parameters_and_one_per_prompt(llm):
         ({"kv_memory": "lots"}, InvalidConfig, "kv_memory='lots'"),
         ({"max_context": 10_000}, InvalidConfig, "the model's limit is 8192"),
         ({"block_size": 10}, InvalidConfig, "block_size=10"),
-        ({"block_size": {"0-9": 16}}, NotYetSupported, "a block_size per layer group"),
+        ({"block_size": {"0-9": 16}}, InvalidConfig, "layers 10-29 have none"),
         ({"kv_dtype": "int8"}, NotYetSupported, "kv_dtype='int8'"),
         ({"tensor_parallel_size": 2}, NotYetSupported, "tensor_parallel_size=2"),
         ({"speculative": 4}, NotYetSupported, "speculative=4"),

@@ -1,13 +1,14 @@
 """An engine whose model is a hash: milliseconds per test, and any paging mistake changes the text.
 
-The toy model keeps the token ids themselves as its "KV". The logits for a position are drawn from a hash of
-all tokens up to it, read back through the block tables; a block that is missing, stale, shared by mistake or
-copied too late gives other tokens.
+The toy model's "KV" of a token is a hash of the token and of the KV of all tokens it sees, read back through
+the block table; there is one such layer per table, with the window of the table's group. The logits are drawn
+from the KV of all layers. A block that is missing, stale, shared by mistake, copied too late or given back
+too early gives other tokens.
 """
 
 import codecs
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,54 +27,85 @@ EOS = 60
 
 
 class ToyArena:
+    """Frames that any table may use, whatever its block size; they begin with garbage."""
+
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.tokens = np.full((num_blocks, block_size), -1, np.int64)
+        self.frames = np.full((num_blocks, block_size), -1, np.int64)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:
-            self.tokens[destination] = self.tokens[source]
+            self.frames[destination] = self.frames[source]
 
 
 class ToyModel:
     def __init__(
-        self, arena: ToyArena, *, hook: Callable[[StepInputs, np.ndarray], None] | None = None
+        self,
+        arena: ToyArena,
+        groups: Sequence[GroupSpec],
+        *,
+        hook: Callable[[StepInputs, np.ndarray], None] | None = None,
     ) -> None:
         self.arena = arena
+        self.tables = tables_of(groups)
         self.hook = hook
         self.step_sizes: list[int] = []
 
     def __call__(self, inputs: StepInputs) -> np.ndarray:
-        block_size = self.arena.tokens.shape[1]
-        table = inputs.block_tables[0]
         self.step_sizes.append(inputs.num_tokens)
         logits = []
         wanted = set(inputs.logit_tokens.tolist())
         for i, row in enumerate(inputs.rows):
-            start, stop = inputs.query_start[i], inputs.query_start[i + 1]
-            positions = inputs.positions[start:stop]
-            blocks = table[row, positions // block_size]
-            assert (blocks > 0).all(), "a token has no slot"
-            self.arena.tokens[blocks, positions % block_size] = inputs.token_ids[start:stop]
-            if stop - 1 in wanted:
-                length = positions[-1] + 1
-                seen = self.arena.tokens[table[row, : -(-length // block_size)]].reshape(-1)[:length]
-                logits.append(toy_logits(seen))
+            for token in range(inputs.query_start[i], inputs.query_start[i + 1]):
+                position, token_id = int(inputs.positions[token]), int(inputs.token_ids[token])
+                values = [
+                    self._run_layer(spec, table[row], position, token_id)
+                    for spec, table in zip(self.tables, inputs.block_tables, strict=True)
+                ]
+                if token in wanted:
+                    logits.append(toy_logits(values))
         result = np.array(logits, np.float32).reshape(-1, VOCAB)
         if self.hook is not None:
             self.hook(inputs, result)
         return result
 
+    def _run_layer(self, spec: GroupSpec, table: np.ndarray, position: int, token_id: int) -> int:
+        first = 0 if spec.window is None else max(0, position - spec.window + 1)
+        size, first_block = spec.block_size, first // spec.block_size
+        blocks = table[first_block : position // size + 1]
+        assert (blocks > 0).all(), "a token has no slot, or sees one that was given back"
+        seen = self.arena.frames[blocks, :size].reshape(-1)[first - first_block * size :][: position - first]
+        value = toy_value(seen, token_id)
+        self.arena.frames[blocks[-1], position % size] = value
+        return value
 
-def toy_logits(token_ids: np.ndarray) -> np.ndarray:
-    seed = zlib.crc32(np.asarray(token_ids, np.int64).tobytes())
+
+def tables_of(groups: Sequence[GroupSpec]) -> list[GroupSpec]:
+    """The group of each table."""
+    return [spec for spec in groups for _ in range(spec.num_tables)]
+
+
+def toy_value(seen: np.ndarray, token_id: int) -> int:
+    return zlib.crc32(np.append(seen, token_id).astype(np.int64).tobytes())
+
+
+def toy_logits(values: list[int]) -> np.ndarray:
+    seed = zlib.crc32(np.array(values, np.int64).tobytes())
     return np.random.Generator(np.random.PCG64(seed)).normal(0, 2, VOCAB).astype(np.float32)
 
 
-def toy_greedy(prompt: list[int], num_tokens: int) -> list[int]:
+def toy_greedy(
+    prompt: list[int], num_tokens: int, groups: Sequence[GroupSpec] = (GroupSpec(8),)
+) -> list[int]:
     """What the engine must generate at temperature 0, computed without any cache."""
+    tables = tables_of(groups)
+    layers: list[list[int]] = [[] for _ in tables]
     tokens = list(prompt)
-    for _ in range(num_tokens):
-        tokens.append(int(toy_logits(np.array(tokens)).argmax()))
+    for position in range(len(prompt) + num_tokens - 1):
+        for spec, layer in zip(tables, layers, strict=True):
+            first = 0 if spec.window is None else max(0, position - spec.window + 1)
+            layer.append(toy_value(np.array(layer[first:], np.int64), tokens[position]))
+        if position + 1 == len(tokens):
+            tokens.append(int(toy_logits([layer[-1] for layer in layers]).argmax()))
     return tokens[len(prompt) :]
 
 
@@ -103,6 +135,7 @@ class ToyEngine:
         *,
         num_blocks: int = 200,
         block_size: int = 8,
+        groups: Sequence[GroupSpec] = (),
         max_num_seqs: int = 16,
         max_step_tokens: int = 64,
         prefix_cache: bool = True,
@@ -110,13 +143,13 @@ class ToyEngine:
         hook: Callable[[StepInputs, np.ndarray], None] | None = None,
         make_detokenizer: Callable[[], ToyDetokenizer] = ToyDetokenizer,
     ) -> None:
-        self.kv = KVManager(
-            num_blocks=num_blocks, groups=[GroupSpec(block_size)], prefix_cache=prefix_cache, namespace="toy"
-        )
-        self.arena = ToyArena(num_blocks, block_size)
-        self.model = ToyModel(self.arena, hook=hook)
+        groups = groups or [GroupSpec(block_size)]
+        sizes = [spec.block_size for spec in tables_of(groups)]
+        self.kv = KVManager(num_blocks=num_blocks, groups=groups, prefix_cache=prefix_cache, namespace="toy")
+        self.arena = ToyArena(num_blocks, max(sizes))
+        self.model = ToyModel(self.arena, groups, hook=hook)
         self.scheduler = Scheduler(self.kv, max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens)
-        state = BatchState(num_rows=max_num_seqs, table_block_sizes=[block_size], max_context=context_len)
+        state = BatchState(num_rows=max_num_seqs, table_block_sizes=sizes, max_context=context_len)
         self.engine = Engine(
             self.scheduler,
             Runner(self.model, arena=self.arena, state=state),

@@ -80,6 +80,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen3": lambda: _qwen3(head_dim=32),
     "qwen3-tied-biases": lambda: _qwen3(head_dim=48, attention_bias=True, tie_word_embeddings=True),
     "mistral": lambda: _mistral(sliding_window=7, num_key_value_heads=1),
+    "mistral-long-window": lambda: _mistral(sliding_window=40, max_position_embeddings=512),
     "mistral-no-window": lambda: _mistral(sliding_window=None, head_dim=32),
 }
 

@@ -32,7 +32,7 @@ def chat(
     min_p: options.MinP = 0.0,
     seed: options.Seed = None,
     stop: options.Stop = None,
-    block_size: options.BlockSize = 16,
+    block_size: options.BlockSize = "16",
     kv_memory: options.KVMemory = None,
     kv_dtype: options.KVDtype = "auto",
     activations: options.Activations = "auto",
@@ -53,7 +53,7 @@ def chat(
 
     with LLM(
         model,
-        block_size=block_size,
+        block_size=options.parse_block_size(block_size),
         kv_memory=kv_memory,
         kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
         activations=activations,  # type: ignore[arg-type]

@@ -49,13 +49,17 @@ def generate(
         bool,
         typer.Option("--chat/--raw", help="Ask each prompt as a user's message, or continue it as it is."),
     ] = False,
-    block_size: options.BlockSize = 16,
+    block_size: options.BlockSize = "16",
     kv_memory: options.KVMemory = None,
     kv_dtype: options.KVDtype = "auto",
     activations: options.Activations = "auto",
     threads: options.Threads = None,
     max_num_seqs: options.MaxNumSeqs = 64,
     max_context: options.MaxContext = None,
+    prefix_cache: options.PrefixCache = True,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why each prompt's cached prefix ended where it did.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:
     """Continue prompts. All of them run together and share what their beginnings have in common."""
@@ -80,13 +84,14 @@ def generate(
 
     with LLM(
         model,
-        block_size=block_size,
+        block_size=options.parse_block_size(block_size),
         kv_memory=kv_memory,
         kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
         activations=activations,  # type: ignore[arg-type]
         threads=threads,
         max_num_seqs=max_num_seqs,
         max_context=max_context,
+        prefix_cache=prefix_cache,
     ) as llm:
         inputs = [_chat_prompt(llm, p) if chat and isinstance(p, str) else p for p, _ in jobs]
         start = time.monotonic()
@@ -94,9 +99,12 @@ def generate(
         elapsed_s = time.monotonic() - start
         if as_json:
             for output in outputs:
-                print(json.dumps(_as_dict(output), ensure_ascii=False))
+                found = _as_dict(output)
+                if explain:
+                    found["prefix"] = llm.explain(output.request_id)._asdict()
+                print(json.dumps(found, ensure_ascii=False))
         else:
-            _show(llm, [p for p, _ in jobs], outputs, elapsed_s)
+            _show(llm, [p for p, _ in jobs], outputs, elapsed_s, explain=explain)
     failed = [f"prompt {i}: {o.error}" for i, o in enumerate(outputs) if o.error is not None]
     if failed:
         raise OctavoError("; ".join(failed))
@@ -153,7 +161,12 @@ def _as_dict(output: "RequestOutput") -> dict[str, Any]:
 
 
 def _show(
-    llm: "LLM", prompts: list[str | list[int]], outputs: list["RequestOutput"], elapsed_s: float
+    llm: "LLM",
+    prompts: list[str | list[int]],
+    outputs: list["RequestOutput"],
+    elapsed_s: float,
+    *,
+    explain: bool,
 ) -> None:
     from rich.console import Console
     from rich.text import Text
@@ -166,8 +179,12 @@ def _show(
         details = f"{len(completion.token_ids)} tokens, {completion.finish_reason}"
         if output.num_cached_tokens:
             details += f", {output.num_cached_tokens} prompt tokens from the cache"
+        if explain:
+            details += f"; {llm.explain(output.request_id)}"
         console.print(Text(f"[{details}]\n", style="dim"))
     console.print(Text(summary(llm, outputs, elapsed_s), style="cyan"))
+    if explain:
+        console.print(Text(str(llm.memory()), style="cyan"))
 
 
 def summary(llm: "LLM", outputs: list["RequestOutput"], elapsed_s: float) -> str:
@@ -179,12 +196,13 @@ def summary(llm: "LLM", outputs: list["RequestOutput"], elapsed_s: float) -> str
         f"{1e3 * ttfts[len(ttfts) // 2]:.0f} ms median, {1e3 * ttfts[-1]:.0f} ms worst" if ttfts else "none"
     )
     stats = llm.engine.scheduler.stats()
+    sizes = llm.capacity.block_sizes_text
     return "\n".join(
         (
             f"{len(outputs)} prompts, {num_prompt} prompt tokens, {num_new} new tokens in {elapsed_s:.2f} s: "
             f"{num_new / max(elapsed_s, 1e-9):.1f} tokens/s",
             f"Time to first token: {ttft}",
-            f"KV blocks of {llm.capacity.block_size} tokens: {stats.peak_blocks} used at once of "
+            f"KV blocks of {sizes} tokens: {stats.peak_blocks} used at once of "
             f"{llm.capacity.num_blocks:,} ({llm.capacity.num_tokens:,} tokens fit), "
             f"{stats.peak_shared_blocks} of them shared by several prompts",
             f"Instruction set: {native_isa() or 'none, this is NumPy'}",

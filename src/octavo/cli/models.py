@@ -1,9 +1,13 @@
 """``octavo models``: fetch models, list them, look into one."""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from octavo.cli import options
+from octavo.core.config import BlockSizes
 
 if TYPE_CHECKING:
     from octavo.models.loading import LoadedModel
@@ -55,7 +59,7 @@ def list_models(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def info(model: Name, as_json: AsJson = False) -> None:
+def info(model: Name, block_size: options.BlockSize = "16", as_json: AsJson = False) -> None:
     """Describe a model: what it is, its weights by encoding, its KV bytes per token."""
     from octavo.engine.progress import fetch_bar
     from octavo.models.loading import load_model
@@ -63,16 +67,18 @@ def info(model: Name, as_json: AsJson = False) -> None:
 
     with fetch_bar() as progress:
         path = resolve(model, progress=progress)
-    found = describe(load_model(path))
+    found = describe(load_model(path), options.parse_block_size(block_size))
     if as_json:
         print(json.dumps(found))
         return
     _show(found)
 
 
-def describe(loaded: "LoadedModel") -> dict[str, Any]:
+def describe(loaded: "LoadedModel", block_sizes: BlockSizes = 16) -> dict[str, Any]:
     """What ``octavo models info`` shows."""
-    from octavo.storage.layout import DTYPE_BYTES, KVLayout
+    from octavo.engine.capacity import plan_layers
+    from octavo.paging.groups import format_layers
+    from octavo.storage.layout import DTYPE_BYTES
 
     spec = loaded.spec
     encodings: dict[str, dict[str, int]] = {}
@@ -80,16 +86,7 @@ def describe(loaded: "LoadedModel") -> dict[str, Any]:
         entry = encodings.setdefault(stored.type_name, {"num_tensors": 0, "num_bytes": 0})
         entry["num_tensors"] += 1
         entry["num_bytes"] += stored.num_bytes
-    layouts = {
-        dtype: KVLayout.uniform(
-            num_layers=spec.num_layers,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            block_size=16,
-            dtype=dtype,
-        )
-        for dtype in DTYPE_BYTES
-    }
+    plans = {dtype: plan_layers(spec, block_sizes, size) for dtype, size in DTYPE_BYTES.items()}
     windows = {spec.window(layer) for layer in range(spec.num_layers)}
     return {
         "path": str(loaded.checkpoint.path),
@@ -109,7 +106,12 @@ def describe(loaded: "LoadedModel") -> dict[str, Any]:
         "eos_token_ids": list(spec.eos_token_ids),
         "encodings": encodings,
         "weight_bytes": sum(entry["num_bytes"] for entry in encodings.values()),
-        "kv_bytes_per_token": {dtype: layout.frame_bytes // 16 for dtype, layout in layouts.items()},
+        "kv_bytes_per_token": {dtype: round(plan.bytes_per_token) for dtype, plan in plans.items()},
+        "kv_block_bytes": plans["bfloat16"].frame_bytes,
+        "kv_padding": plans["bfloat16"].padding,
+        "kv_groups": [
+            {**asdict(group), "layers": format_layers(group.layers)} for group in plans["bfloat16"].groups
+        ],
     }
 
 
@@ -139,4 +141,13 @@ def _show(found: dict[str, Any]) -> None:
     table.add_row("Weights", f"{format_bytes(found['weight_bytes'])}: {weights}")
     kv = ", ".join(f"{format_bytes(size)} as {dtype}" for dtype, size in found["kv_bytes_per_token"].items())
     table.add_row("KV per token", kv)
+    groups = [
+        f"{g['block_size']} tokens"
+        + (f" in layers {g['layers']}" if len(found["kv_groups"]) > 1 else "")
+        + (f", window {g['window']}" if g["window"] else "")
+        + (f", {g['num_tables']} tables" if g["num_tables"] > 1 else "")
+        for g in found["kv_groups"]
+    ]
+    padding = f"{format_bytes(found['kv_block_bytes'])} each, {found['kv_padding']:.1%} padding"
+    table.add_row("KV blocks", f"{'; '.join(groups)}; {padding}")
     Console(highlight=False).print(table)

@@ -6,7 +6,7 @@ from typing import Any
 from octavo.backends.base import Backend
 from octavo.core.config import EngineConfig
 from octavo.engine.batch_state import BatchState
-from octavo.engine.capacity import KVCapacity, plan_capacity
+from octavo.engine.capacity import KVCapacity, plan_capacity, plan_layers
 from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.machine import available_memory
 from octavo.engine.progress import fetch_bar
@@ -15,10 +15,9 @@ from octavo.engine.scheduler import Scheduler
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.models.spec import DecoderSpec
-from octavo.paging.groups import GroupSpec
 from octavo.paging.manager import KVManager
 from octavo.storage.arena import Arena
-from octavo.storage.layout import KVLayout, StorageDtype
+from octavo.storage.layout import DTYPE_BYTES, KVLayout, StorageDtype
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.loading import load_text
@@ -52,18 +51,19 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
     spec = loaded.spec
     tokenizer, chat_template = load_text(loaded.checkpoint)
     dtype: StorageDtype = "float32" if config.kv_dtype == "float32" else "bfloat16"
-    layout = KVLayout.uniform(
-        num_layers=spec.num_layers,
+    plan = plan_layers(spec, config.block_sizes, DTYPE_BYTES[dtype])
+    layout = KVLayout.grouped(
+        plan.placement,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
-        block_size=config.block_size,
+        frame_bytes=plan.frame_bytes,
         dtype=dtype,
     )
     backend = _make_backend(config)
     decoder = Decoder(spec, loaded.weights, backend)
     capacity = plan_capacity(
         config,
-        block_bytes=layout.frame_bytes,
+        plan=plan,
         model_context=spec.context_len,
         available_bytes=available_memory(),
     )
@@ -76,7 +76,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
     )
     kv = KVManager(
         num_blocks=capacity.num_frames,
-        groups=[GroupSpec(config.block_size)],
+        groups=plan.specs,
         prefix_cache=config.prefix_cache,
         namespace=f"{loaded.checkpoint.path}/{layout.name}/{config.activations}",
     )

@@ -1,11 +1,15 @@
 """How many KV blocks the engine gets, and how long a sequence may therefore be."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from math import lcm
 from typing import Final
 
-from octavo.core.config import EngineConfig
+from octavo.core.config import BlockSizes, EngineConfig
 from octavo.core.errors import InvalidConfig
 from octavo.core.units import format_bytes
+from octavo.models.spec import DecoderSpec
+from octavo.paging.groups import GroupPlan, most_frames, plan_groups
 
 # Share of the memory that is free after the weights are there. The rest is for the system's file cache, which
 # holds the mapped weights, and for everybody else.
@@ -17,16 +21,32 @@ class KVCapacity:
     """The KV pool in numbers.
 
     Attributes:
-        num_frames: blocks of the pool, the null block included.
+        plan: how the layers share the pool: groups, block sizes, windows, padding.
+        num_frames: blocks of the pool, the null block included. With several block tables one logical block
+            takes as many of them as its group has tables.
         context_len: longest sequence in tokens; never more than the pool can hold.
         context_reason: what sets ``context_len``.
     """
 
-    block_size: int
-    block_bytes: int
+    plan: GroupPlan
     num_frames: int
     context_len: int
     context_reason: str
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of the pool."""
+        return self.plan.frame_bytes
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Tokens per block of each group of layers."""
+        return tuple(group.block_size for group in self.plan.groups)
+
+    @property
+    def block_sizes_text(self) -> str:
+        """The block sizes for people: "16", or "64/16/8"."""
+        return "/".join(map(str, dict.fromkeys(self.block_sizes)))
 
     @property
     def num_blocks(self) -> int:
@@ -35,35 +55,58 @@ class KVCapacity:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens whose KV fits at once."""
-        return self.num_blocks * self.block_size
+        """Tokens whose KV fits at once; more where layers have a window and give blocks back."""
+        unit = lcm(*self.block_sizes)
+        frames_per_unit = sum(g.num_tables * (unit // g.block_size) for g in self.plan.groups)
+        return self.num_blocks * unit // frames_per_unit
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the whole pool."""
         return self.num_frames * self.block_bytes
 
+    @property
+    def padding(self) -> float:
+        """Fraction of the pool that no layer uses, because its blocks do not fill their frames."""
+        return self.plan.padding
+
     def __str__(self) -> str:
+        padding = f", {self.padding:.1%} padding" if self.padding else ""
         return (
-            f"{self.num_tokens:,} tokens in {self.num_blocks:,} blocks of {self.block_size} "
-            f"({format_bytes(self.num_bytes)}), sequences up to {self.context_len:,}"
+            f"{self.num_tokens:,} tokens in {self.num_blocks:,} blocks of {self.block_sizes_text} "
+            f"({format_bytes(self.num_bytes)}{padding}), sequences up to {self.context_len:,}"
         )
 
 
+def plan_layers(spec: DecoderSpec, block_sizes: BlockSizes, element_bytes: int) -> GroupPlan:
+    """Group a model's layers by block size and window, and find the frame that wastes least.
+
+    Raises:
+        InvalidConfig: the block sizes do not fit the model, or would waste more than 5 % of the pool.
+    """
+    return plan_groups(
+        block_sizes,
+        num_layers=spec.num_layers,
+        num_kv_heads=spec.num_kv_heads,
+        token_bytes=spec.head_dim * element_bytes,
+        windows=spec.sliding_window or None,
+    )
+
+
 def plan_capacity(
-    config: EngineConfig, *, block_bytes: int, model_context: int, available_bytes: int
+    config: EngineConfig, *, plan: GroupPlan, model_context: int, available_bytes: int
 ) -> KVCapacity:
     """Size the pool: what was asked for, or a share of what is free, but no more than the rows can use.
 
     Args:
-        block_bytes: bytes of one block of ``config.block_size`` tokens.
+        plan: the groups of layers and their frames.
         model_context: longest sequence the model knows positions for.
         available_bytes: memory that is free now, the weights already counted out.
 
     Raises:
         InvalidConfig: ``max_context`` beyond the model, or memory too small: names bytes needed and had.
     """
-    size = config.block_size
+    groups, frame_bytes = plan.specs, plan.frame_bytes
     context, reason = model_context, "the model's own limit"
     if config.max_context is not None:
         if config.max_context > model_context:
@@ -71,24 +114,30 @@ def plan_capacity(
                 f"max_context={config.max_context}: the model's limit is {model_context} tokens"
             )
         context, reason = config.max_context, "max_context"
-    blocks_per_sequence = -(-context // size)
+    frames_per_sequence = most_frames(groups, context)
     if config.kv_memory_bytes is not None:
         had, source = config.kv_memory_bytes, "kv_memory"
     else:
         had, source = int(available_bytes * AUTO_SHARE), f"{AUTO_SHARE:.0%} of the free memory"
-    num_frames = had // block_bytes
+    num_frames = had // frame_bytes
     if config.kv_memory_bytes is None:
-        num_frames = min(num_frames, config.max_num_seqs * blocks_per_sequence + 1)
-    # A whole sequence must fit if its length was asked for; otherwise one block, and the null block.
-    needed = (blocks_per_sequence if config.max_context is not None else 1) + 1
+        # Where a window caps what a sequence holds, a step's own tokens come on top of that.
+        windowed = [group for group in groups if group.window is not None]
+        of_a_step = sum(-(-config.max_step_tokens // g.block_size) * g.num_tables for g in windowed)
+        num_frames = min(num_frames, config.max_num_seqs * frames_per_sequence + of_a_step + 1)
+    # A whole sequence must fit if its length was asked for; otherwise one token, and the null block.
+    goal, needed = "a single block", most_frames(groups, 1) + 1
+    if config.max_context is not None:
+        goal, needed = f"one sequence of {context} tokens", frames_per_sequence + 1
+    elif len(groups) > 1:
+        goal = "a block for each layer"
     if num_frames < needed:
-        goal = f"one sequence of {context} tokens" if config.max_context is not None else "a single block"
         raise InvalidConfig(
-            f"{source} is {format_bytes(had)} ({had} bytes), but {goal} takes {needed * block_bytes} bytes: "
-            f"{needed} blocks of {block_bytes} (block 0 is never used). Raise kv_memory, lower max_context "
+            f"{source} is {format_bytes(had)} ({had} bytes), but {goal} takes {needed * frame_bytes} bytes: "
+            f"{needed} blocks of {frame_bytes} (block 0 is never used). Raise kv_memory, lower max_context "
             "or block_size, or keep kv_dtype at bfloat16"
         )
-    if (num_frames - 1) * size < context:
-        context = (num_frames - 1) * size
-        reason = f"the KV pool holds {context} tokens; give it more kv_memory"
-    return KVCapacity(size, block_bytes, num_frames, context, reason)
+    longest = bisect_right(range(context + 1), num_frames - 1, key=lambda n: most_frames(groups, n)) - 1
+    if longest < context:
+        reason = f"the KV pool holds {longest} tokens; give it more kv_memory"
+    return KVCapacity(plan, num_frames, longest, reason)

@@ -9,6 +9,7 @@ from octavo.core.errors import EngineFailed, InvalidRequest
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.generation import Detokenizer, Generation
+from octavo.engine.memory import MemoryReport
 from octavo.engine.runner import Runner
 from octavo.engine.scheduler import Scheduler
 
@@ -131,6 +132,10 @@ class Engine:
         if self._live.get(generation.request.request_id) is generation:
             self.scheduler.abort(generation.request.request_id)
             self._close(generation, time.monotonic())
+
+    def memory(self) -> MemoryReport:
+        """What the KV pool is used for now."""
+        return MemoryReport(self.scheduler.kv.stats(), self.scheduler.held_blocks())
 
     def check_invariants(self) -> None:
         """Raise if the KV bookkeeping is inconsistent, or if blocks are held though no request is left."""

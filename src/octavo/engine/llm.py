@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, cast
 
-from octavo.core.config import Activations, BackendName, EngineConfig, KVDtype
+from octavo.core.config import Activations, BackendName, BlockSizes, EngineConfig, KVDtype
 from octavo.core.errors import InvalidConfig, InvalidRequest, NotYetSupported, OctavoError
 from octavo.core.request import RequestOutput
 from octavo.core.sampling import SamplingParams
@@ -17,8 +17,11 @@ from octavo.engine.capacity import KVCapacity
 from octavo.engine.engine import Engine
 from octavo.engine.generation import Generation
 from octavo.engine.interrupts import deferred_interrupts
+from octavo.engine.memory import MemoryReport
 from octavo.engine.progress import progress_bar
+from octavo.engine.scheduler import MAX_EXPLAINED
 from octavo.models.spec import DecoderSpec
+from octavo.paging.explain import PrefixExplanation
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -74,6 +77,11 @@ class TextStream(Iterator[str]):
         self.close()
 
     @property
+    def request_id(self) -> int:
+        """For ``LLM.explain`` and ``LLM.memory``."""
+        return self._generation.request.request_id
+
+    @property
     def output(self) -> RequestOutput:
         """The whole result, once the stream is exhausted or closed."""
         return self._generation.output()
@@ -84,7 +92,8 @@ class LLM:
 
     Args:
         model: a directory, a ``.gguf`` file, a Hugging Face repository id, or a short name like ``smollm2``.
-        block_size: tokens per KV block, a multiple of 8 in 8..128.
+        block_size: tokens per KV block, a multiple of 8 in 8..128; or one for each range of layers, like
+            ``{"0-9": 64, "10-19": 16, "20-29": 8}``.
         kv_memory: size of the KV pool in bytes or as text such as "4GiB"; None takes a share of what is free.
         kv_dtype: "auto" (bfloat16), "bfloat16" or "float32".
         activations: "auto" (int8 where the weights are quantized), "int8" or "float32".
@@ -108,7 +117,7 @@ class LLM:
         self,
         model: str | Path,
         *,
-        block_size: int = 16,
+        block_size: BlockSizes = 16,
         kv_memory: int | str | None = None,
         kv_dtype: KVDtype = "auto",
         activations: Activations = "auto",
@@ -124,8 +133,6 @@ class LLM:
             if name not in _PLANNED_OPTIONS:
                 raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
             raise NotYetSupported(f"{name}={value!r} is not supported yet; leave it out")
-        if isinstance(block_size, Mapping):
-            raise NotYetSupported("a block_size per layer group is not supported yet; give one number")
         try:
             kv_memory_bytes = None if kv_memory is None else parse_bytes(kv_memory)
         except ValueError as error:
@@ -165,6 +172,24 @@ class LLM:
     def engine(self) -> Engine:
         """The engine underneath, for those who submit and step themselves."""
         return self._parts.engine
+
+    def memory(self) -> MemoryReport:
+        """What the KV pool is used for now: blocks by state and by request, waste, sharing, hits."""
+        return self.engine.memory()
+
+    def explain(self, request_id: int) -> PrefixExplanation:
+        """Why a request's cached prefix ended where it did; also after it has finished.
+
+        Raises:
+            InvalidRequest: no such request has started, or it is too long ago.
+        """
+        explanation = self.engine.scheduler.explain(request_id)
+        if explanation is None:
+            raise InvalidRequest(
+                f"request {request_id} has not started, or more than {MAX_EXPLAINED} came after it",
+                param="request_id",
+            )
+        return explanation
 
     # Generating
 

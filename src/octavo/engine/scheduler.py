@@ -17,13 +17,19 @@ from typing import Final
 from octavo.core.errors import InvalidRequest, OutOfBlocks
 from octavo.core.request import FinishReason, Request
 from octavo.engine.step import BlockUpdate, RowOpen, RowWork, StepPlan, StepResult
+from octavo.paging.explain import PrefixExplanation
 from octavo.paging.grants import SlotPlan, TableUpdate
+from octavo.paging.groups import most_frames
 from octavo.paging.invariants import BrokenInvariant
 from octavo.paging.manager import KVManager
+from octavo.paging.matching import PrefixMatch
 
 # After so many preemptions a request comes back only when the pool can hold the most that it and everything
 # ahead of it may still grow to; from then on nothing can preempt it.
 MAX_PREEMPTIONS: Final = 3
+
+# Of so many requests, the latest ones, it is remembered why their cached prefix ended where it did.
+MAX_EXPLAINED: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +64,6 @@ class Scheduler:
     def __init__(self, kv: KVManager, *, max_num_seqs: int, max_step_tokens: int) -> None:
         self.kv = kv
         self.max_step_tokens = max_step_tokens
-        self._block_size = max(group.block_size for group in kv.groups)
         self._waiting: deque[Request] = deque()
         self._running: dict[int, _Running] = {}  # by sequence id, oldest first
         self._free_rows = list(reversed(range(max_num_seqs)))
@@ -67,6 +72,7 @@ class Scheduler:
         self._planned: list[_Running] = []  # by position in the plan's work
         self._short_of_blocks = False  # whether the step in progress found too few
         self._blocked_at = -1  # free blocks when the head of the queue last did not fit
+        self._explanations: dict[int, PrefixExplanation] = {}  # by request id, oldest first
         self._num_preemptions = 0
         self._num_steps = 0
         self._peak_blocks = 0
@@ -88,6 +94,20 @@ class Scheduler:
             peak_shared_blocks=self._peak_shared_blocks,
         )
 
+    def explain(self, request_id: int) -> PrefixExplanation | None:
+        """Why a request's cached prefix ended where it did when it was first admitted.
+
+        None if it has not started yet, or if so many came after it that it is forgotten.
+        """
+        return self._explanations.get(request_id)
+
+    def held_blocks(self) -> dict[int, list[int]]:
+        """Block ids of each running request, by request id; a shared block appears under each."""
+        return {
+            running.request.request_id: [b for table in self.kv.block_tables(seq_id) for b in table if b]
+            for seq_id, running in self._running.items()
+        }
+
     # Requests
 
     def add(self, request: Request) -> None:
@@ -96,7 +116,7 @@ class Scheduler:
         Raises:
             InvalidRequest: it could never run, even alone: the pool has fewer blocks than it may need.
         """
-        needed = self._most_blocks(request.max_len - 1)  # the last token's KV is never computed
+        needed = most_frames(self.kv.groups, request.max_len - 1)  # the last token's KV is never computed
         usable = self.kv.pool.num_blocks - 1
         if needed > usable:
             raise InvalidRequest(
@@ -142,6 +162,8 @@ class Scheduler:
         try:
             grant = self.kv.commit_step([(running.seq_id, count) for running, count in wanted])
         except OutOfBlocks:
+            for running in self._running.values():
+                self.kv.leave_window(running.seq_id)
             for running, count in wanted:
                 if running.seq_id in self._running:  # not preempted for the sake of an older one
                     self._advance(running, count)
@@ -284,44 +306,41 @@ class Scheduler:
             request = self._waiting[0]
             match = kv.match(request.token_ids)
             num_pending = len(request.token_ids) - match.num_tokens
-            if self._running and not kv.can_admit(match, num_pending + self._num_spoken_for(request)):
+            if self._running and self._blocks_spoken_for(request, match) > num_free:
                 self._blocked_at = num_free
                 return
             self._waiting.popleft()
             self._blocked_at = -1
             request.num_computed = match.num_tokens
+            seq_id = kv.create_sequence(request.token_ids, match=match)
             if not request.num_preemptions:
                 request.num_cached_tokens = match.num_tokens
-            seq_id = kv.create_sequence(request.token_ids, match=match)
+                self._explanations[request.request_id] = kv.explain(seq_id)
+                if len(self._explanations) > MAX_EXPLAINED:
+                    del self._explanations[next(iter(self._explanations))]
             running = _Running(request, seq_id, self._free_rows.pop(), match.num_tokens)
             self._running[seq_id] = running
             self._plan.opened_rows.append(RowOpen(running.row, request.params, request.seed))
             self._advance(running, min(num_pending, budget))
             budget -= running.num_slots - match.num_tokens
 
-    def _num_spoken_for(self, candidate: Request) -> int:
-        """Tokens the pool must have room for beside the candidate's own.
+    def _blocks_spoken_for(self, candidate: Request, match: PrefixMatch) -> int:
+        """Blocks the pool must have free to admit the candidate.
 
-        That is what the running requests are sure to need soon: the rest of their prompts and a block each.
-        For a candidate that was preempted too often it is the most they, and it, can ever need.
+        That is what it and the running requests are sure to need soon: the rest of their prompts, and a block
+        more for each that runs. For a candidate that was preempted too often it is the most they can ever
+        need.
         """
         final = candidate.num_preemptions >= MAX_PREEMPTIONS
-        num_tokens = candidate.max_len - len(candidate.token_ids) if final else 0
+        total = self.kv.growth_from(match, self._goal(candidate, final=final))
         for running in self._running.values():
-            request = running.request
-            goal = request.max_len if final else len(request.token_ids)
-            num_tokens += goal - running.num_slots + self._block_size
-        return num_tokens
-
-    def _most_blocks(self, num_tokens: int) -> int:
-        """Blocks that a sequence of this length holds at most; of a window no more than it can touch."""
-        total = 0
-        for group in self.kv.groups:
-            count = -(-num_tokens // group.block_size)
-            if group.window is not None:
-                count = min(count, (group.window - 1) // group.block_size + 2)
-            total += count * group.num_tables
+            goal = self._goal(running.request, final=final)
+            total += self.kv.growth(running.seq_id, goal, spare_blocks=0 if final else 1)
         return total
+
+    @staticmethod
+    def _goal(request: Request, *, final: bool) -> int:
+        return request.max_len - 1 if final else len(request.token_ids)
 
     def _preempt(self, running: _Running) -> None:
         request = running.request

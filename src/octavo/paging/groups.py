@@ -13,18 +13,16 @@ the first group leaves 3 of its 63 places empty and 32 of 480 tile-tokens per fr
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from octavo.core.config import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE
+from octavo.core.config import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BlockSizes
 from octavo.core.errors import InvalidConfig
 
 BLOCK_SIZE_STEP = 8
 TILE_ALIGNMENT_BYTES = 64
 MAX_PADDING = 0.05
 TABLE_COST = 0.001  # one more block table must save this fraction of the pool to be worth its bookkeeping
-
-BlockSizes = int | Mapping[str, int]  # one for all layers, or by layer range: {"0-9": 64, "10-29": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,18 @@ class GroupSpec:
                 raise ValueError(f"{name}={value}: must be at least 1")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window}: must be at least 1, or None for no window")
+
+    def most_blocks(self, seq_len: int) -> int:
+        """Blocks that a sequence holds at most on its way to ``seq_len`` tokens, computed one by one."""
+        count = -(-seq_len // self.block_size)
+        if self.window is None:
+            return count
+        return min(count, (self.window + self.block_size - 2) // self.block_size + 1)
+
+
+def most_frames(groups: Iterable[GroupSpec], seq_len: int) -> int:
+    """Frames that a sequence holds at most on its way to ``seq_len`` tokens, computed one by one."""
+    return sum(group.most_blocks(seq_len) * group.num_tables for group in groups)
 
 
 @dataclass(frozen=True, slots=True)

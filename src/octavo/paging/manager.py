@@ -21,7 +21,7 @@ from octavo.paging.block_table import BlockTable, TableCounts
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.granting import SlotGranter
 from octavo.paging.grants import BlockCopy, SlotGrant, SlotPlan, StepGrant
-from octavo.paging.groups import GroupSpec
+from octavo.paging.groups import GroupSpec, most_frames
 from octavo.paging.hashing import HashFunction, content_hash, pack_tokens
 from octavo.paging.matching import PrefixMatch, PrefixMatcher
 from octavo.paging.prefix_index import first_visible
@@ -96,6 +96,30 @@ class KVManager:
                 count += 1  # a block in use that agrees in part is copied; one that nobody uses is taken over
             needed += (count + idle) * spec.num_tables
         return needed <= self.pool.num_available
+
+    def growth_from(self, match: PrefixMatch, seq_len: int) -> int:
+        """Frames that a sequence made from ``match`` takes on its way to ``seq_len`` tokens, one by one."""
+        match = self.matcher.renew(match)
+        total = most_frames(self.groups, seq_len)
+        for spec, blocks in zip(self.groups, match.blocks, strict=True):
+            in_use = sum(block.owners + block.pins > 0 for block in blocks)
+            if match.num_tokens % spec.block_size and blocks[-1].owners:
+                in_use -= 1  # it agrees in part and will be copied
+            total -= in_use * spec.num_tables
+        return total
+
+    def growth(self, seq_id: int, seq_len: int, *, spare_blocks: int = 0) -> int:
+        """Frames that a sequence takes at most, beside those it holds, on its way to ``seq_len`` tokens.
+
+        Args:
+            spare_blocks: logical blocks in each group that may be needed beyond that length.
+        """
+        total = 0
+        for table in self._sequence(seq_id).tables:
+            spec = table.spec
+            most = spec.most_blocks(seq_len + spare_blocks * spec.block_size)
+            total += max(0, most - (len(table.blocks) - table.first)) * spec.num_tables
+        return total
 
     def create_sequence(
         self, token_ids: Seq[int], *, salt: str = "", match: PrefixMatch | None = None
@@ -231,6 +255,10 @@ class KVManager:
         copies: list[BlockCopy] = []
         self.granter.grant(seq, plan.num_tokens, copies, take_over=take_over)
         return SlotGrant(self.granter.take_updates(seq), copies)
+
+    def leave_window(self, seq_id: int) -> None:
+        """Give back now the blocks that no token from here on sees; committing does so anyway."""
+        self.granter.leave_window(self._sequence(seq_id))
 
     def commit_step(self, work: Iterable[tuple[int, int]]) -> StepGrant:
         """Plan and commit a whole step of ``(seq_id, num_tokens)``, all of it or nothing.
