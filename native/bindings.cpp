@@ -291,8 +291,12 @@ NB_MODULE(_native, m) {
             const Arithmetic arithmetic = parse_arithmetic(name);
             std::atomic<int64_t> operations{0};
             nb::gil_scoped_release release;
-            const double seconds = seconds_of(
-                [&] { team.run([&](Worker&) { operations += kernels.multiply(arithmetic, rounds); }); });
+            const double seconds = seconds_of([&] {
+                team.run([&](Worker& worker) {
+                    worker.for_each(worker.count(),
+                                    [&](int64_t) { operations += kernels.multiply(arithmetic, rounds); });
+                });
+            });
             return std::pair(operations.load(), seconds);
         },
         "team"_a, "isa"_a, "arithmetic"_a, "rounds"_a);
@@ -302,7 +306,7 @@ NB_MODULE(_native, m) {
             nb::gil_scoped_release release;
             return seconds_of([&] {
                 team.run([&](Worker& worker) {
-                    for (int64_t i = 0; i < count; i++) worker.barrier();
+                    for (int64_t i = 0; i < count; i++) worker.for_each(worker.count(), [](int64_t) {});
                 });
             });
         },

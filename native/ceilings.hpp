@@ -28,7 +28,9 @@ inline void read_range(const uint8_t* data, int64_t num_bytes) {
 inline void read_memory(const ReadArgs& args, Worker& worker) {
     if (args.is_private) {
         const int64_t share = args.num_bytes / worker.count() / 256 * 256;
-        for (int64_t pass = 0; pass < args.passes; pass++) read_range(args.data + worker.id() * share, share);
+        worker.for_each(worker.count(), [&](int64_t i) {
+            for (int64_t pass = 0; pass < args.passes; pass++) read_range(args.data + i * share, share);
+        });
         return;
     }
     const int64_t fair = args.num_bytes / (8 * int64_t(worker.count())) / 256 * 256;
