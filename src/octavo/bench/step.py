@@ -19,7 +19,7 @@ from octavo.bench.ceilings import Ceilings, Meter
 from octavo.bench.counting import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
 from octavo.bench.tables import print_ceilings, print_table
 from octavo.bench.workload import Decode, Prefill, Workload
-from octavo.core.config import EngineConfig
+from octavo.core.config import BlockSizes, EngineConfig, KVDtype
 from octavo.engine.build import BuiltEngine, build_engine
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
@@ -67,8 +67,9 @@ def run(
     prefill: int | None = None,
     profile: bool = False,
     num_steps: int | None = None,
+    kv_dtype: KVDtype = "auto",
+    block_size: BlockSizes = 16,
     threads: int | None = None,
-    block_size: int = 16,
 ) -> dict[str, Any]:
     """Measure steps of a model: ``batch`` sequences of about ``context_len`` tokens that decode.
 
@@ -87,6 +88,7 @@ def run(
     """
     num_steps = num_steps or (64 if prefill is None else 8)
     config = EngineConfig(
+        kv_dtype=kv_dtype,
         block_size=block_size,
         max_num_seqs=batch,
         max_step_tokens=max(512, batch) if prefill is None else prefill,
@@ -127,6 +129,8 @@ def run(
         "model": Path(model).name,
         "machine": meter.machine.as_dict(),
         "ceilings": ceilings.as_dict(),
+        "kv_dtype": built.arena.layout.dtype,
+        "block_sizes": list(built.arena.layout.table_block_sizes),
         "batch": len(inputs.rows),
         "context_len": round(statistics.median(context_lens)),
         "new_tokens": inputs.num_tokens,
@@ -245,7 +249,7 @@ def _profile(
 
     An operation's bound is the longest of what its parts take at the ceilings: streaming its weights or K and
     V at the rate that a working set of the step's size is read at, moving its activations at the rate of the
-    second-level cache, its products, and the wait that ends it.
+    second-level cache, its products, and a loop without work.
     """
     op_s = np.median(timing.op_s, axis=0)
     rows: dict[str, dict[str, Any]] = {}
@@ -254,7 +258,7 @@ def _profile(
             "memory": count.streamed_bytes / read_rate,
             "activations": count.activation_bytes / ceilings.reads[0].bytes_per_s,
             count.arithmetic: count.operations / ceilings.peak(count.arithmetic),
-            "barrier": ceilings.barrier_s,
+            "loop": ceilings.loop_s,
         }
         row = rows.setdefault(
             count.label,

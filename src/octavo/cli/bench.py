@@ -73,7 +73,8 @@ def step(
         int | None,
         typer.Option(min=1, help="Steps of which the median is taken. Default: 64, or 8 of prefill."),
     ] = None,
-    block_size: options.BlockSize = 16,
+    kv_dtype: options.KVDtype = "auto",
+    block_size: options.BlockSize = "16",
     threads: options.Threads = None,
     as_json: AsJson = False,
     output: Output = None,
@@ -88,7 +89,8 @@ def step(
         prefill=prefill,
         profile=profile,
         num_steps=steps,
-        block_size=block_size,
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
+        block_size=options.parse_block_size(block_size),
         threads=threads,
     )
     if not _deliver(report, as_json, output):
@@ -104,7 +106,7 @@ def scenes(
     ] = None,
     quick: Quick = False,
     kv_dtype: options.KVDtype = "auto",
-    block_size: options.BlockSize = 16,
+    block_size: options.BlockSize = "16",
     threads: options.Threads = None,
     as_json: AsJson = False,
     output: Output = None,
@@ -117,7 +119,7 @@ def scenes(
         only=only or (),
         quick=quick,
         kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
-        block_size=block_size,
+        block_size=options.parse_block_size(block_size),
         threads=threads,
     )
     if not _deliver(report, as_json, output):
