@@ -301,7 +301,7 @@ NB_MODULE(_native, m) {
         },
         "team"_a, "isa"_a, "arithmetic"_a, "rounds"_a);
     m.def(
-        "cross_barriers",
+        "run_empty_loops",
         [](Team& team, int64_t count) {
             nb::gil_scoped_release release;
             return seconds_of([&] {

@@ -284,9 +284,9 @@ void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64
         team_->run([&](Worker& worker) { execute(view, output, worker, nullptr); });
         return;
     }
-    // An operation ends when the first worker passes its barrier: others may be woken later.
+    // An operation ends when the first worker goes on to the next: others may come late, or not at all.
     const size_t num_ops = ops_.size(), num_workers = team_->count();
-    std::vector<Clock::time_point> ends(num_workers * num_ops);
+    std::vector<Clock::time_point> ends(num_workers * num_ops, Clock::time_point::max());
     Clock::time_point before = Clock::now();
     team_->run([&](Worker& worker) { execute(view, output, worker, &ends[worker.id() * num_ops]); });
     for (size_t i = 0; i < num_ops; i++) {

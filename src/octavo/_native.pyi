@@ -140,5 +140,5 @@ def read_memory(team: Team, isa: str, data: Bytes, passes: int = 1, is_private: 
 def multiply(team: Team, isa: str, arithmetic: str, rounds: int) -> tuple[int, float]:
     """Multiply and add in registers: "float32", "bfloat16" or "int8". Returns operations done and seconds."""
 
-def cross_barriers(team: Team, count: int) -> float:
-    """Seconds of one parallel region in which all workers wait for each other ``count`` times."""
+def run_empty_loops(team: Team, count: int) -> float:
+    """Seconds of one parallel region of ``count`` loops with an item of no work for each worker."""

@@ -11,19 +11,21 @@ from octavo.backends.base import AttentionShape
 from octavo.backends.cpu import CpuBackend, Program
 from octavo.backends.recorder import Recorder, Value
 from octavo.bench.cases import F32, Case, ModelSize, Rotation, compile_ops, relative_error
+from octavo.bench.counting import token_kv_bytes
 from octavo.engine.machine import available_memory
 from octavo.storage.arena import Arena
 from octavo.storage.codec import read_kv
-from octavo.storage.layout import DTYPE_BYTES, KVLayout, StorageDtype
+from octavo.storage.layout import KVLayout, StorageDtype
 
 DECODE = ((1, 2048), (1, 16384), (16, 2048))  # rows, tokens of context of each
 PREFILL = ((512, 0), (512, 4096), (2048, 0), (2048, 4096))  # new tokens, tokens before them
-DTYPES: tuple[StorageDtype, ...] = ("bfloat16", "float32")
+DTYPES: tuple[StorageDtype, ...] = ("bfloat16", "float32", "int8")
 BLOCK_SIZES = (16, 64)
 
 _NUM_LAYERS = 8  # of the cache in which sequences decode
 _CHECKED_TOKENS = 5
-_TOLERANCE = {"bfloat16": 0.02, "float32": 1e-5}  # the first for kernels that round queries and weights too
+# Of bfloat16 and int8, kernels may round queries and weights too.
+_TOLERANCE = {"bfloat16": 0.02, "float32": 1e-5, "int8": 0.05}
 
 
 def decode_cases(
@@ -82,12 +84,7 @@ class _Cache:
         num_rows, num_tokens = shape
         num_blocks = -(-num_tokens // _block_size(layout))
         arena = Arena(layout, 1 + num_rows * num_blocks)
-        values = rng.standard_normal(1 << 20, np.float32)
-        pattern = values if layout.dtype == "float32" else np.ascontiguousarray(values.view(np.uint16)[1::2])
-        everything = arena.data.reshape(-1)
-        for start in range(0, len(everything), pattern.nbytes):
-            part = everything[start : start + pattern.nbytes]
-            part[:] = pattern.view(np.uint8)[: len(part)]
+        _fill(arena, rng)
         table = 1 + rng.permutation(num_rows * num_blocks).astype(np.int32).reshape(num_rows, num_blocks)
         return _Cache(model, arena, table, rng)
 
@@ -181,9 +178,32 @@ def _layout(model: ModelSize, dtype: StorageDtype, block_size: int, num_layers: 
     )
 
 
+def _fill(arena: Arena, rng: np.random.Generator) -> None:
+    """Random K and V of about 1, everywhere."""
+    layout = arena.layout
+    values = rng.standard_normal(1 << 20, np.float32)
+    if layout.dtype == "float32":
+        pattern = values.view(np.uint8)
+    elif layout.dtype == "bfloat16":
+        pattern = np.ascontiguousarray(values.view(np.uint16)[1::2]).view(np.uint8)
+    else:  # K is stored with 128 added, V is not: neither may be -128
+        pattern = rng.integers(1, 128, 1 << 20, np.uint8) + np.uint8(128) * rng.integers(
+            0, 2, 1 << 20, np.uint8
+        )
+    everything = arena.data.reshape(-1)
+    for start in range(0, len(everything), len(pattern)):
+        part = everything[start : start + len(pattern)]
+        part[:] = pattern[: len(part)]
+    if layout.dtype == "int8":
+        size = _block_size(layout)
+        scales = np.full(size, 1 / 74, np.float32).view(np.uint8)  # uniform bytes spread by 74
+        for tile in (t for layer in layout.layers for t in (*layer.k_tiles, *layer.v_tiles)):
+            begin = tile.offset + size * layout.head_dim
+            arena.data[:, begin : begin + len(scales)] = scales
+
+
 def _token_bytes(model: ModelSize, dtype: StorageDtype) -> int:
-    """K and V of a token in one layer."""
-    return 2 * model.num_kv_heads * model.head_dim * DTYPE_BYTES[dtype]
+    return token_kv_bytes(dtype, model.num_kv_heads, model.head_dim)
 
 
 def _block_size(layout: KVLayout) -> int:

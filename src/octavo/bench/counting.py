@@ -13,11 +13,17 @@ import numpy as np
 from octavo.attention.plan import StepInputs
 from octavo.bench.ceilings import Arithmetic
 from octavo.core.config import Activations
-from octavo.storage.layout import DTYPE_BYTES, KVLayout
+from octavo.storage.layout import DTYPE_BYTES, KVLayout, StorageDtype
 from octavo.weights.tensor import BLOCK_OF, WeightTensor
 
 _FLOAT_BYTES = 4
 _PANEL = 16  # outputs that the kernels pack together; a layer is padded to a multiple
+
+
+def token_kv_bytes(dtype: StorageDtype, num_kv_heads: int, head_dim: int) -> int:
+    """K and V of one token in one layer; int8 ones with their float32 scales."""
+    scale_bytes = _FLOAT_BYTES if dtype == "int8" else 0
+    return 2 * num_kv_heads * (head_dim * DTYPE_BYTES[dtype] + scale_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,7 @@ class CountingOps:
             2 * self._bytes(q),
             self._bytes(q),
             4 * self.layout.head_dim * self.num_heads * self._num_visible(self.windows[layer]),
-            "bfloat16" if self.layout.dtype == "bfloat16" else "float32",
+            self.layout.dtype,
         )
         return self._append(count, q.width)
 
@@ -198,8 +204,8 @@ class CountingOps:
         return self._num_rows(x) * x.width * _FLOAT_BYTES
 
     def _token_kv_bytes(self) -> int:
-        """K and V of one token in one layer."""
-        return 2 * self.layout.num_kv_heads * self.layout.head_dim * DTYPE_BYTES[self.layout.dtype]
+        layout = self.layout
+        return token_kv_bytes(layout.dtype, layout.num_kv_heads, layout.head_dim)
 
     def _num_visible(self, window: int | None) -> int:
         """Keys seen, summed over the step's tokens."""

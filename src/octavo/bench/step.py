@@ -1,4 +1,4 @@
-"""What one step of the engine is made of: a real model, sequences that decode, one token each per step."""
+"""What one step of the engine is made of: a real model that decodes, or reads prompts."""
 
 import cProfile
 import pstats
@@ -18,15 +18,13 @@ from octavo.backends.cpu import CpuBackend, Program
 from octavo.bench.ceilings import Ceilings, Meter
 from octavo.bench.counting import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
 from octavo.bench.tables import print_ceilings, print_table
-from octavo.core.config import EngineConfig
-from octavo.core.errors import InvalidConfig
-from octavo.core.sampling import SamplingParams
+from octavo.bench.workload import Decode, Prefill, Workload
+from octavo.core.config import BlockSizes, EngineConfig, KVDtype
 from octavo.engine.build import BuiltEngine, build_engine
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.weights.sources import resolve
 
-_WARM_STEPS = 4
 _NUM_FUNCTIONS = 12
 _NUM_READS = 15
 
@@ -37,7 +35,7 @@ class _Stopwatch:
 
     program: Program
     on: bool = False
-    inputs: StepInputs | None = None
+    inputs: StepInputs = field(init=False)  # of the last step
     call_s: float = 0.0  # of the last step, arguments and results included
     op_seconds: npt.NDArray[np.float64] = field(init=False)
 
@@ -66,16 +64,20 @@ def run(
     *,
     batch: int = 1,
     context_len: int = 128,
+    prefill: int | None = None,
     profile: bool = False,
-    num_steps: int = 64,
+    num_steps: int | None = None,
+    kv_dtype: KVDtype = "auto",
+    block_size: BlockSizes = 16,
     threads: int | None = None,
-    block_size: int = 16,
 ) -> dict[str, Any]:
-    """Measure decoding steps of ``batch`` sequences of about ``context_len`` tokens.
+    """Measure steps of a model: ``batch`` sequences of about ``context_len`` tokens that decode.
 
     Args:
+        prefill: measure chunks of this many prompt tokens instead, each after ``context_len`` tokens of its
+            prompt; ``batch`` then means nothing.
         profile: take the time of every operation too, and look for the rest of the step in Python.
-        num_steps: steps of which the median is taken.
+        num_steps: steps of which the median is taken; by default 64, or 8 of prefill.
 
     Returns:
         ``step_ms``, ``tokens_per_s``, the bytes and operations of a step, the fraction of the ceilings it
@@ -84,9 +86,13 @@ def run(
     Raises:
         InvalidConfig: the sequences do not fit the model's context or the KV pool.
     """
-    rounds = 2 if profile else 1
+    num_steps = num_steps or (64 if prefill is None else 8)
     config = EngineConfig(
-        block_size=block_size, max_num_seqs=batch, max_step_tokens=max(512, batch), threads=threads
+        kv_dtype=kv_dtype,
+        block_size=block_size,
+        max_num_seqs=batch,
+        max_step_tokens=max(512, batch) if prefill is None else prefill,
+        threads=threads,
     )
     built = build_engine(model, config)
     assert isinstance(built.backend, CpuBackend)
@@ -94,17 +100,26 @@ def run(
     ceilings = meter.measure()
     stopwatch = _Stopwatch(cast(Program, built.engine.runner.program))
     built.engine.runner.program = stopwatch
-    num_tokens = _WARM_STEPS + num_steps * (rounds + (1 if profile else 0)) + 1
-    prompt_len = max(1, context_len - _WARM_STEPS - num_steps * rounds // 2)
-    _start(built, batch, prompt_len, num_tokens)
+    work: Workload
+    if prefill is None:
+        work = Decode(
+            built,
+            batch=batch,
+            context_len=context_len,
+            num_steps=num_steps * (2 if profile else 1),
+            more_steps=num_steps,
+        )
+    else:
+        work = Prefill(built, chunk_len=prefill, context_len=context_len)
 
-    plain, timed = [], []
+    plain, timed, context_lens = [], [], []
     for _ in range(num_steps):
-        plain.append(_time_step(built, stopwatch, on=False))
+        plain.append(_time_step(built, work, stopwatch, on=False))
         if profile:
-            timed.append(_time_step(built, stopwatch, on=True))
-    assert stopwatch.inputs is not None
-    counts = join_counts(count_step(model, built, stopwatch.inputs), stopwatch.program.op_names)
+            timed.append(_time_step(built, work, stopwatch, on=True))
+        context_lens.append(float(stopwatch.inputs.context_len.mean()))
+    inputs = stopwatch.inputs
+    counts = join_counts(count_step(model, built, inputs), stopwatch.program.op_names)
     streamed = sum(c.streamed_bytes for c in counts)
     meter.warm_up(streamed)
     read_rate = statistics.median(meter.read(streamed) for _ in range(_NUM_READS))
@@ -114,11 +129,14 @@ def run(
         "model": Path(model).name,
         "machine": meter.machine.as_dict(),
         "ceilings": ceilings.as_dict(),
-        "batch": batch,
-        "context_len": int(stopwatch.inputs.context_len.mean()) - num_steps * rounds // 2,
+        "kv_dtype": built.arena.layout.dtype,
+        "block_sizes": list(built.arena.layout.table_block_sizes),
+        "batch": len(inputs.rows),
+        "context_len": round(statistics.median(context_lens)),
+        "new_tokens": inputs.num_tokens,
         "steps": num_steps,
         "step_ms": round(step_s * 1e3, 4),
-        "tokens_per_s": round(batch / step_s, 1),
+        "tokens_per_s": round(inputs.num_tokens / step_s, 1),
         "streamed_bytes": streamed,
         "activation_bytes": sum(c.activation_bytes for c in counts),
         "operations": sum(c.operations for c in counts),
@@ -136,9 +154,8 @@ def run(
             [call for _, call, _ in timed],
             np.array([ops for *_, ops in timed]),
         )
-        functions = _profile_python(built, num_steps)
         report["profile"] = _profile(counts, timing, ceilings, read_rate, step_s)
-        report["profile"]["functions"] = functions
+        report["profile"]["functions"] = _profile_python(built, work, num_steps)
     return report
 
 
@@ -159,7 +176,8 @@ def render(report: dict[str, Any]) -> None:
     print_ceilings(report)
     working_set = report["working_set"]
     print_table(
-        f"A step of {report['model']}: batch {report['batch']}, context about {report['context_len']}",
+        f"A step of {report['model']}: {report['new_tokens']} tokens of {report['batch']} sequences,"
+        f" after {report['context_len']} of each",
         ["ms", "tokens/s", "MB read", f"GB/s at this size ({working_set['level']})", "of it", "of DRAM"],
         [
             [
@@ -213,29 +231,11 @@ def render(report: dict[str, Any]) -> None:
     )
 
 
-def _start(built: BuiltEngine, batch: int, prompt_len: int, num_tokens: int) -> None:
-    """Submit the sequences and step until all of them decode."""
-    limit = built.capacity.context_len
-    if prompt_len + num_tokens > limit:
-        raise InvalidConfig(
-            f"{prompt_len} + {num_tokens} tokens: the context has {limit} ({built.capacity.context_reason})"
-        )
-    rng = np.random.default_rng(0)
-    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
-    generations = []
-    for _ in range(batch):
-        prompt = rng.integers(0, built.spec.vocab_size, prompt_len).tolist()
-        generations.append(built.engine.prepare(prompt, params))
-        built.engine.submit(generations[-1])
-    while min(g.request.num_output_tokens for g in generations) == 0:
-        built.engine.step()
-    for _ in range(_WARM_STEPS):
-        built.engine.step()
-
-
 def _time_step(
-    built: BuiltEngine, stopwatch: _Stopwatch, *, on: bool
+    built: BuiltEngine, work: Workload, stopwatch: _Stopwatch, *, on: bool
 ) -> tuple[float, float, npt.NDArray[np.float64]]:
+    stopwatch.on = False
+    work.prepare()
     stopwatch.on = on
     begin = time.perf_counter()
     built.engine.step()
@@ -249,7 +249,7 @@ def _profile(
 
     An operation's bound is the longest of what its parts take at the ceilings: streaming its weights or K and
     V at the rate that a working set of the step's size is read at, moving its activations at the rate of the
-    second-level cache, its products, and the wait that ends it.
+    second-level cache, its products, and a loop without work.
     """
     op_s = np.median(timing.op_s, axis=0)
     rows: dict[str, dict[str, Any]] = {}
@@ -258,7 +258,7 @@ def _profile(
             "memory": count.streamed_bytes / read_rate,
             "activations": count.activation_bytes / ceilings.reads[0].bytes_per_s,
             count.arithmetic: count.operations / ceilings.peak(count.arithmetic),
-            "barrier": ceilings.barrier_s,
+            "loop": ceilings.loop_s,
         }
         row = rows.setdefault(
             count.label,
@@ -293,13 +293,14 @@ def _profile(
     }
 
 
-def _profile_python(built: BuiltEngine, num_steps: int) -> list[dict[str, Any]]:
+def _profile_python(built: BuiltEngine, work: Workload, num_steps: int) -> list[dict[str, Any]]:
     """The functions in which Python spends a step, by the time in themselves."""
     profiler = cProfile.Profile()
-    profiler.enable()
     for _ in range(num_steps):
+        work.prepare()
+        profiler.enable()
         built.engine.step()
-    profiler.disable()
+        profiler.disable()
     times: dict[str, float] = {}
     for (file, _, name), (_, _, own_s, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
         if (Path(file).name, name) not in (

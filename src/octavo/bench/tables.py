@@ -40,6 +40,6 @@ def print_ceilings(report: dict[str, Any]) -> None:
             ["int8 dot products", f"{ceilings['int8_gop_s']:.0f} GOP/s", ""],
             ["bfloat16 dot products", f"{ceilings['bfloat16_gflop_s']:.0f} GFLOP/s", ""],
             ["float32 FMA", f"{ceilings['float32_gflop_s']:.0f} GFLOP/s", ""],
-            ["barrier", f"{ceilings['barrier_us']:.2f} us", ""],
+            ["loop without work", f"{ceilings['loop_us']:.2f} us", ""],
         ],
     )

@@ -63,24 +63,34 @@ def step(
     model: options.Model = options.DEFAULT_MODEL,
     *,
     batch: Annotated[int, typer.Option(min=1, help="Sequences that decode together.")] = 1,
-    context: Annotated[int, typer.Option(min=1, help="Tokens of each, about.")] = 128,
+    context: Annotated[int, typer.Option(min=0, help="Tokens of each, about.")] = 128,
+    prefill: Annotated[
+        int | None,
+        typer.Option(min=1, help="Measure chunks of so many prompt tokens instead, one at a time."),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Time every operation, and Python.")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of which the median is taken.")] = 64,
-    block_size: options.BlockSize = 16,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of which the median is taken. Default: 64, or 8 of prefill."),
+    ] = None,
+    kv_dtype: options.KVDtype = "auto",
+    block_size: options.BlockSize = "16",
     threads: options.Threads = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
-    """Measure a decoding step of a model against what this machine can do."""
+    """Measure a step of a model against what this machine can do."""
     from octavo.bench.step import render, run
 
     report = run(
         model,
         batch=batch,
         context_len=context,
+        prefill=prefill,
         profile=profile,
         num_steps=steps,
-        block_size=block_size,
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
+        block_size=options.parse_block_size(block_size),
         threads=threads,
     )
     if not _deliver(report, as_json, output):
@@ -96,7 +106,7 @@ def scenes(
     ] = None,
     quick: Quick = False,
     kv_dtype: options.KVDtype = "auto",
-    block_size: options.BlockSize = 16,
+    block_size: options.BlockSize = "16",
     threads: options.Threads = None,
     as_json: AsJson = False,
     output: Output = None,
@@ -109,7 +119,7 @@ def scenes(
         only=only or (),
         quick=quick,
         kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
-        block_size=block_size,
+        block_size=options.parse_block_size(block_size),
         threads=threads,
     )
     if not _deliver(report, as_json, output):
