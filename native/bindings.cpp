@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -26,6 +28,8 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Data = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Times = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;
 using Tiles = std::vector<std::pair<int, int64_t>>;
 
@@ -44,7 +48,22 @@ Encoding parse_encoding(const std::string& name) {
 KVDtype parse_kv_dtype(const std::string& name) {
     if (name == "bfloat16") return KVDtype::BF16;
     if (name == "float32") return KVDtype::F32;
+    if (name == "int8") return KVDtype::INT8;
     refuse("KV dtype '" + name + "' has no kernels");
+}
+
+Arithmetic parse_arithmetic(const std::string& name) {
+    if (name == "float32") return Arithmetic::Float32;
+    if (name == "bfloat16") return Arithmetic::BFloat16;
+    if (name == "int8") return Arithmetic::Int8;
+    refuse("arithmetic '" + name + "': choose float32, bfloat16 or int8");
+}
+
+template <class F>
+double seconds_of(F&& f) {
+    const auto begin = std::chrono::steady_clock::now();
+    f();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 void check_integers(const AnyArray& array, size_t ndim, const char* name) {
@@ -232,7 +251,8 @@ NB_MODULE(_native, m) {
             "run",
             [](Tape& self, const AnyArray& token_ids, const AnyArray& positions, const AnyArray& rows,
                const AnyArray& query_start, const AnyArray& context_len, const AnyArray& logit_tokens,
-               const std::vector<AnyArray>& block_tables, const Output& output) {
+               const std::vector<AnyArray>& block_tables, const Output& output,
+               const std::optional<Times>& op_seconds) {
                 StepArrays step{integers(token_ids, "token_ids"),
                                 integers(positions, "positions"),
                                 integers(rows, "rows"),
@@ -245,9 +265,50 @@ NB_MODULE(_native, m) {
                     step.block_tables.push_back({static_cast<const int32_t*>(table.data()),
                                                  int64_t(table.shape(0)), int64_t(table.shape(1))});
                 }
+                if (op_seconds && op_seconds->shape(0) != self.num_ops())
+                    refuse("op_seconds must have room for " + std::to_string(self.num_ops()) + " operations");
                 nb::gil_scoped_release release;
-                self.run(step, output.data(), int64_t(output.shape(0)), int64_t(output.shape(1)));
+                self.run(step, output.data(), int64_t(output.shape(0)), int64_t(output.shape(1)),
+                         op_seconds ? op_seconds->data() : nullptr);
             },
             "token_ids"_a, "positions"_a, "rows"_a, "query_start"_a, "context_len"_a, "logit_tokens"_a,
-            "block_tables"_a, "output"_a.noconvert());
+            "block_tables"_a, "output"_a.noconvert(), "op_seconds"_a.noconvert().none() = nb::none())
+        .def("op_names", &Tape::op_names);
+
+    m.def(
+        "read_memory",
+        [](Team& team, const std::string& isa, const Data& data, int64_t passes, bool is_private) {
+            const Kernels& kernels = find_kernels(isa);
+            const ReadArgs args = {data.data(), int64_t(data.shape(0)), passes, is_private};
+            nb::gil_scoped_release release;
+            return seconds_of([&] { team.run([&](Worker& worker) { kernels.read_memory(args, worker); }); });
+        },
+        "team"_a, "isa"_a, "data"_a.noconvert(), "passes"_a = 1, "is_private"_a = false);
+    m.def(
+        "multiply",
+        [](Team& team, const std::string& isa, const std::string& name, int64_t rounds) {
+            const Kernels& kernels = find_kernels(isa);
+            const Arithmetic arithmetic = parse_arithmetic(name);
+            std::atomic<int64_t> operations{0};
+            nb::gil_scoped_release release;
+            const double seconds = seconds_of([&] {
+                team.run([&](Worker& worker) {
+                    worker.for_each(worker.count(),
+                                    [&](int64_t) { operations += kernels.multiply(arithmetic, rounds); });
+                });
+            });
+            return std::pair(operations.load(), seconds);
+        },
+        "team"_a, "isa"_a, "arithmetic"_a, "rounds"_a);
+    m.def(
+        "run_empty_loops",
+        [](Team& team, int64_t count) {
+            nb::gil_scoped_release release;
+            return seconds_of([&] {
+                team.run([&](Worker& worker) {
+                    for (int64_t i = 0; i < count; i++) worker.for_each(worker.count(), [](int64_t) {});
+                });
+            });
+        },
+        "team"_a, "count"_a);
 }

@@ -3,6 +3,7 @@
 #include "kernels.hpp"
 
 #include "attention.hpp"
+#include "ceilings.hpp"
 #include "elementwise.hpp"
 #include "kv_write.hpp"
 #include "linear.hpp"
@@ -17,7 +18,16 @@ namespace octavo {
 
 extern const Kernels OCTAVO_TABLE_OF(OCTAVO_ISA);
 const Kernels OCTAVO_TABLE_OF(OCTAVO_ISA) = {
-    OCTAVO_NAME_OF(OCTAVO_ISA), embed, rms_norm, head_norm, linear, rope_and_write, paged_attention, silu_mul,
+    OCTAVO_NAME_OF(OCTAVO_ISA),
+    embed,
+    rms_norm,
+    head_norm,
+    linear,
+    rope_and_write,
+    paged_attention,
+    silu_mul,
+    read_memory,
+    multiply,
 };
 
 }  // namespace octavo

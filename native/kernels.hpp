@@ -14,7 +14,7 @@
 namespace octavo {
 
 enum class Encoding : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1 };
-enum class KVDtype : int { BF16, F32 };
+enum class KVDtype : int { BF16, F32, INT8 };
 
 // A row-major float32 matrix whose row count is the step's.
 struct Rows {
@@ -110,6 +110,15 @@ struct SiluMulArgs {
     Rows gate_up, out;
 };
 
+// What ceilings.hpp measures: not a part of any model.
+enum class Arithmetic : int { Float32, BFloat16, Int8 };
+
+struct ReadArgs {
+    const uint8_t* data;
+    int64_t num_bytes, passes;
+    bool is_private;  // each worker reads its own share, and no other
+};
+
 struct Kernels {
     const char* isa;
     void (*embed)(const EmbedArgs&, const StepView&, Worker&);
@@ -119,6 +128,8 @@ struct Kernels {
     void (*rope_and_write)(const RopeWriteArgs&, const StepView&, Worker&);
     void (*paged_attention)(const AttentionArgs&, const StepView&, Worker&);
     void (*silu_mul)(const SiluMulArgs&, int num_rows, Worker&);
+    void (*read_memory)(const ReadArgs&, Worker&);
+    int64_t (*multiply)(Arithmetic, int64_t rounds);  // returns additions and multiplications done
 };
 
 }  // namespace octavo

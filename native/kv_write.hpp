@@ -3,10 +3,13 @@
 #pragma once
 
 #include "kernels.hpp"
+#include "quantize.hpp"
 #include "simd.hpp"
 
 namespace octavo {
 namespace {
+
+constexpr int kMaxHeadDim = 256;
 
 // Dimension i turns with i + half; from 2 * half on they are copied. `out` may be `in`.
 inline void rotate_head(const float* in, float* out, const float* cos, const float* sin, int half,
@@ -50,6 +53,23 @@ void write_v(uint8_t* tile, int slot, const Element* values, int head_dim) {
     for (int d = 0; d < head_dim; ++d) out[d * unit] = values[d];
 }
 
+// Rounds a head of K or V to what the tile holds and writes it to a slot.
+template <class Element>
+void write_head(uint8_t* tile, int slot, const LayerWindow& window, const float* values, bool is_k) {
+    const int head_dim = window.head_dim;
+    alignas(64) Element encoded[kMaxHeadDim + 16];
+    if constexpr (sizeof(Element) == 1) {
+        int32_t total;
+        const float scale = quantize_head(values, head_dim, reinterpret_cast<int8_t*>(encoded), total);
+        if (is_k)
+            for (int d = 0; d < head_dim; ++d) encoded[d] ^= 0x80;  // adds 128
+        std::memcpy(tile + int64_t{window.block_size} * head_dim + slot * 4, &scale, 4);
+    } else {
+        encode(values, encoded, head_dim);
+    }
+    is_k ? write_k(tile, slot, encoded, head_dim) : write_v(tile, slot, encoded, head_dim);
+}
+
 template <class Element>
 void rope_and_write_token(const RopeWriteArgs& a, const StepView& step, int token, int row) {
     const int head_dim = a.window.head_dim, half = a.rotary_dim / 2;
@@ -60,16 +80,13 @@ void rope_and_write_token(const RopeWriteArgs& a, const StepView& step, int toke
     const float* v = k + int64_t{a.window.num_kv_heads} * head_dim;
     for (int h = 0; h < a.num_heads; ++h)
         rotate_head(q + h * head_dim, a.q_out.row(token) + h * head_dim, cos, sin, half, head_dim);
-    alignas(64) float rotated[256];
-    alignas(64) Element encoded[256];
+    alignas(64) float rotated[kMaxHeadDim];
     for (int h = 0; h < a.window.num_kv_heads; ++h) {
         rotate_head(k + h * head_dim, rotated, cos, sin, half, head_dim);
-        encode(rotated, encoded, head_dim);
-        write_k(find_tile(a.window, step.tables, row, position, a.window.k_tiles[h]), slot, encoded,
-                head_dim);
-        encode(v + h * head_dim, encoded, head_dim);
-        write_v(find_tile(a.window, step.tables, row, position, a.window.v_tiles[h]), slot, encoded,
-                head_dim);
+        uint8_t* k_tile = find_tile(a.window, step.tables, row, position, a.window.k_tiles[h]);
+        uint8_t* v_tile = find_tile(a.window, step.tables, row, position, a.window.v_tiles[h]);
+        write_head<Element>(k_tile, slot, a.window, rotated, true);
+        write_head<Element>(v_tile, slot, a.window, v + h * head_dim, false);
     }
 }
 
@@ -87,8 +104,18 @@ inline int find_row(const StepView& step, int token) {
 inline void rope_and_write(const RopeWriteArgs& a, const StepView& step, Worker& worker) {
     const int spread = step.num_tokens / (4 * worker.count());
     const int chunk = spread < 1 ? 1 : spread > 16 ? 16 : spread;
-    const auto write_token =
-        a.window.dtype == KVDtype::BF16 ? rope_and_write_token<uint16_t> : rope_and_write_token<float>;
+    void (*write_token)(const RopeWriteArgs&, const StepView&, int, int) = nullptr;
+    switch (a.window.dtype) {
+        case KVDtype::F32:
+            write_token = rope_and_write_token<float>;
+            break;
+        case KVDtype::BF16:
+            write_token = rope_and_write_token<uint16_t>;
+            break;
+        case KVDtype::INT8:
+            write_token = rope_and_write_token<uint8_t>;
+            break;
+    }
     worker.for_each((step.num_tokens + chunk - 1) / chunk, [&](int64_t item) {
         const int first = static_cast<int>(item) * chunk;
         int i = find_row(step, first);

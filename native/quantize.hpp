@@ -64,5 +64,23 @@ inline void quantize_row(const LinearArgs& args, int64_t row, QuantizedGroup* gr
     }
 }
 
+// One head of K, V or q as int8 with one scale: returns the scale, and the sum of the bytes in `total`. A NaN
+// or infinity makes the scale NaN. Writes 16 bytes beyond the head if its width is an odd multiple of 16.
+inline float quantize_head(const float* x, int head_dim, int8_t* out, int32_t& total) {
+    F32x16 top = splat(0.0f), defect = top;
+    for (int d = 0; d < head_dim; d += 16) {
+        top = max(top, absolute(load(x + d)));
+        defect = defect + (load(x + d) - load(x + d));
+    }
+    const float largest = max_lane(top), inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+    total = 0;
+    for (int d = 0; d < head_dim; d += 32) {
+        const F32x16 second = d + 16 < head_dim ? load(x + d + 16) : splat(0.0f);
+        total += store_int8(out + d, round_to_int(load(x + d) * splat(inverse)),
+                            round_to_int(second * splat(inverse)));
+    }
+    return largest / 127.0f + sum(defect);
+}
+
 }  // namespace
 }  // namespace octavo

@@ -22,8 +22,13 @@
 //   low_bf16, high_bf16            the lower and upper bfloat16 of each 32-bit lane, as float32
 //   pair_bf16(lo, hi)              the inverse, rounding to nearest even
 //   dot_bf16(acc, a, b)            acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of bfloat16 pairs
+//   dot_int8(acc, a, b)            acc + the products of four neighbouring bytes per lane; those of a are 0..127
 //   splat_4_bytes, splat_8_bytes   the bytes at an address, repeated
 //   add_neighbours(a, b)           the sums of lanes 2i and 2i + 1, those of a before those of b
+//   even_bytes, odd_bytes          bytes 0 and 2, or 1 and 3, of each lane as two int16
+//   dot_int16(acc, a, b)           acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of int16 pairs
+//   dot_uint8_int8(acc, a, b)      the same on lanes of four unsigned bytes (a) and four signed ones (b)
+//   store_int16_0213(p, a)         16 lanes as int16, each group of four in the order 0, 2, 1, 3
 //   Tile4, Tile8                   32 x 16 packed weights, ready for the dot product below
 //   dot_rows(tiles, x, sums)       R rows x P tiles: sums[r][p] += sum over k < 32 of tile[p][k] * x[r][k], exact;
 //                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
@@ -99,6 +104,8 @@ OCTAVO_INLINE F32x16 exp(F32x16 x) {
     p = fma(p, r * r, r) + splat(1.0f);
     return p * as_float(shift_left<23>(n + splat(127)));
 }
+
+OCTAVO_INLINE F32x16 absolute(F32x16 x) { return as_float(as_int(x) & splat(0x7fffffff)); }
 
 // 2^x to a relative error of 2e-7 between -126 and 126; exactly 1 of 0, and exactly 0 below -126.5.
 // Method: x = n + r with |r| <= 1/2, a polynomial for 2^r (minimax, with a constant term of 1), and n added

@@ -158,6 +158,33 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
 
+OCTAVO_INLINE I32x16 add_neighbours(I32x16 a, I32x16 b) {
+    const auto add = [](__m256i x, __m256i y) {
+        return _mm256_permute4x64_epi64(_mm256_hadd_epi32(x, y), 0xd8);
+    };
+    return {add(a.lo, a.hi), add(b.lo, b.hi)};
+}
+
+OCTAVO_INLINE I32x16 even_bytes(I32x16 a) {
+    return {_mm256_srai_epi16(_mm256_slli_epi16(a.lo, 8), 8),
+            _mm256_srai_epi16(_mm256_slli_epi16(a.hi, 8), 8)};
+}
+OCTAVO_INLINE I32x16 odd_bytes(I32x16 a) { return {_mm256_srai_epi16(a.lo, 8), _mm256_srai_epi16(a.hi, 8)}; }
+OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
+    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
+            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
+}
+OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const I32x16 odd = {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)};
+    return dot_int16(dot_int16(acc, a & splat(0x00ff00ff), even_bytes(b)), odd, odd_bytes(b));
+}
+OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
+    // packs works within halves of a register: lanes 0..3, 8..11, 4..7, 12..15.
+    const __m256i packed =
+        _mm256_packs_epi32(_mm256_shuffle_epi32(a.lo, 0xd8), _mm256_shuffle_epi32(a.hi, 0xd8));
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+
 OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     const __m256i words =
         _mm256_packs_epi16(_mm256_packs_epi32(lo.lo, lo.hi), _mm256_packs_epi32(hi.lo, hi.hi));
@@ -206,6 +233,14 @@ struct Tile4 {
         }
     }
 };
+
+constexpr bool kHasInt8Dot = false;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const auto products = [](__m256i x, __m256i y) {
+        return _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), _mm256_set1_epi16(1));
+    };
+    return acc + I32x16{products(a.lo, b.lo), products(a.hi, b.hi)};
+}
 
 constexpr int kTile8Zero = 0;
 

@@ -108,6 +108,36 @@ OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
     return {_mm512_add_ps(_mm512_permutex2var_ps(a.v, even, b.v), _mm512_permutex2var_ps(a.v, odd, b.v))};
 }
 
+OCTAVO_INLINE I32x16 add_neighbours(I32x16 a, I32x16 b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return {_mm512_add_epi32(_mm512_permutex2var_epi32(a.v, even, b.v),
+                             _mm512_permutex2var_epi32(a.v, odd, b.v))};
+}
+
+OCTAVO_INLINE I32x16 even_bytes(I32x16 a) { return {_mm512_srai_epi16(_mm512_slli_epi16(a.v, 8), 8)}; }
+OCTAVO_INLINE I32x16 odd_bytes(I32x16 a) { return {_mm512_srai_epi16(a.v, 8)}; }
+#if defined(__AVX512VNNI__)
+OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
+    return {_mm512_dpwssd_epi32(acc.v, a.v, b.v)};
+}
+OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    return {_mm512_dpbusd_epi32(acc.v, a.v, b.v)};
+}
+#else
+OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
+    return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(a.v, b.v))};
+}
+OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const I32x16 even = {_mm512_and_si512(a.v, _mm512_set1_epi16(255))}, odd = {_mm512_srli_epi16(a.v, 8)};
+    return dot_int16(dot_int16(acc, even, even_bytes(b)), odd, odd_bytes(b));
+}
+#endif
+OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
+    const __m512i ordered = _mm512_shuffle_epi32(a.v, _MM_PERM_DBCA);
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(ordered));
+}
+
 #if defined(__AVX512BF16__)
 constexpr bool kHasBf16Dot = true;
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
@@ -145,6 +175,11 @@ struct Tile4 {
 };
 
 #if defined(__AVX512VNNI__)
+constexpr bool kHasInt8Dot = true;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    return {_mm512_dpbusd_epi32(acc.v, a.v, b.v)};
+}
+
 constexpr int kTile8Zero = 128;
 
 struct Tile8 {
@@ -168,6 +203,12 @@ OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R],
     }
 }
 #else
+constexpr bool kHasInt8Dot = false;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const __m512i pairs = _mm512_maddubs_epi16(a.v, b.v);
+    return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+}
+
 constexpr int kTile8Zero = 0;
 
 // vpmaddubsw saturates at 16 bits: |w| times x with w's sign stays below it, since |w| <= 128 and |x| <= 127.

@@ -173,6 +173,36 @@ OCTAVO_INLINE F32x16 load_f16(const void* p) {
     }));
 }
 
+OCTAVO_INLINE I32x16 add_neighbours(I32x16 a, I32x16 b) {
+    return ints(
+        [&](int i) { return i < 8 ? a.v[2 * i] + a.v[2 * i + 1] : b.v[2 * i - 16] + b.v[2 * i - 15]; });
+}
+
+// Two halves of a lane from its bytes.
+OCTAVO_INLINE int32_t two_int16(int32_t lo, int32_t hi) {
+    return int32_t((uint32_t(lo) & 0xffff) | uint32_t(hi) << 16);
+}
+OCTAVO_INLINE I32x16 even_bytes(I32x16 a) {
+    return ints([&](int i) { return two_int16(int8_t(a.v[i]), int8_t(a.v[i] >> 16)); });
+}
+OCTAVO_INLINE I32x16 odd_bytes(I32x16 a) {
+    return ints([&](int i) { return two_int16(int8_t(a.v[i] >> 8), int8_t(a.v[i] >> 24)); });
+}
+OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
+    return ints([&](int i) {
+        return acc.v[i] + int16_t(a.v[i]) * int16_t(b.v[i]) + (a.v[i] >> 16) * (b.v[i] >> 16);
+    });
+}
+OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const I32x16 odd = shift_right<8>(a) & splat(0x00ff00ff);
+    return dot_int16(dot_int16(acc, a & splat(0x00ff00ff), even_bytes(b)), odd, odd_bytes(b));
+}
+OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
+    int16_t out[16];
+    for (int i = 0; i < 16; i++) out[i] = int16_t(a.v[(i & ~3) | (i & 1) << 1 | (i & 2) >> 1]);
+    std::memcpy(p, out, sizeof out);
+}
+
 OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     int32_t total = 0;
     for (int i = 0; i < 16; i++) {
@@ -209,6 +239,16 @@ struct Tile4 {
                 }
     }
 };
+
+constexpr bool kHasInt8Dot = false;
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    int8_t x[16][4], y[16][4];
+    std::memcpy(x, a.v, sizeof x);
+    std::memcpy(y, b.v, sizeof y);
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 4; k++) acc.v[i] += x[i][k] * y[i][k];
+    return acc;
+}
 
 constexpr int kTile8Zero = 128;
 

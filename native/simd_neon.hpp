@@ -167,6 +167,39 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
 
+OCTAVO_INLINE I32x16 add_neighbours(I32x16 a, I32x16 b) {
+    return {{vpaddq_s32(a.v[0], a.v[1]), vpaddq_s32(a.v[2], a.v[3]), vpaddq_s32(b.v[0], b.v[1]),
+             vpaddq_s32(b.v[2], b.v[3])}};
+}
+
+OCTAVO_INLINE I32x16 even_bytes(I32x16 a) {
+    return ints([&](int i) {
+        return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(a.v[i]), 8), 8));
+    });
+}
+OCTAVO_INLINE I32x16 odd_bytes(I32x16 a) {
+    return ints([&](int i) { return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(a.v[i]), 8)); });
+}
+OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
+    return ints([&](int i) {
+        const int16x8_t x = vreinterpretq_s16_s32(a.v[i]), y = vreinterpretq_s16_s32(b.v[i]);
+        const int32x4_t front = vmull_s16(vget_low_s16(x), vget_low_s16(y)), back = vmull_high_s16(x, y);
+        return vaddq_s32(acc.v[i], vpaddq_s32(front, back));
+    });
+}
+OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    const I32x16 odd = shift_right<8>(a) & splat(0x00ff00ff);
+    return dot_int16(dot_int16(acc, a & splat(0x00ff00ff), even_bytes(b)), odd, odd_bytes(b));
+}
+OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
+    for (int i = 0; i < 4; i++) {
+        const int16x4_t narrow = vmovn_s32(a.v[i]);
+        const int16_t order[4] = {vget_lane_s16(narrow, 0), vget_lane_s16(narrow, 2),
+                                  vget_lane_s16(narrow, 1), vget_lane_s16(narrow, 3)};
+        std::memcpy(static_cast<int16_t*>(p) + 4 * i, order, sizeof order);
+    }
+}
+
 OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     const auto narrow = [](I32x16 a) {
         const int16x8_t front = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
@@ -233,6 +266,16 @@ OCTAVO_INLINE int32x4_t dot_4(int32x4_t acc, int8x16_t a, int8x16_t b) {
     const int32x4_t hi = vpaddlq_s16(vmull_high_s8(a, b));
     return vaddq_s32(acc, vpaddq_s32(lo, hi));
 #endif
+}
+
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kHasInt8Dot = true;
+#else
+constexpr bool kHasInt8Dot = false;
+#endif
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    return ints(
+        [&](int i) { return dot_4(acc.v[i], vreinterpretq_s8_s32(a.v[i]), vreinterpretq_s8_s32(b.v[i])); });
 }
 
 template <class Tile>

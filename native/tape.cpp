@@ -44,12 +44,12 @@ Tape::Tape(std::shared_ptr<Team> team, const Kernels& kernels, int max_tokens,
     for (const int64_t width : widths_) buffers_.push_back(allocate<float>(width * max_tokens_));
     table_use_.assign(cache_.num_tables, {0, -1});
     for (const LayerTiles& layer : cache_.layers) {
-        if (layer.block_size < 1) refuse("block_size=" + std::to_string(layer.block_size));
+        if (layer.block_size < 8 || layer.block_size % 8)
+            refuse("block_size=" + std::to_string(layer.block_size) + ": must be a multiple of 8");
         if (int(layer.k_tiles.size()) != cache_.num_kv_heads ||
             int(layer.v_tiles.size()) != cache_.num_kv_heads)
             refuse("a layer needs one K and one V tile for each KV head");
-        const int64_t element = cache_.dtype == KVDtype::F32 ? 4 : 2;
-        const int64_t tile_bytes = int64_t(layer.block_size) * cache_.head_dim * element;
+        const int64_t tile_bytes = kv_tile_bytes(cache_.dtype, layer.block_size, cache_.head_dim);
         for (const auto* tiles : {&layer.k_tiles, &layer.v_tiles})
             for (const TileAddress& tile : *tiles) {
                 if (tile.table < 0 || tile.table >= cache_.num_tables || tile.offset < 0 ||
@@ -81,6 +81,9 @@ int Tape::check_layer(int layer) const {
     if (layer < 0 || layer >= int(cache_.layers.size()))
         refuse("layer=" + std::to_string(layer) + ": the KV layout has " +
                std::to_string(cache_.layers.size()));
+    if (cache_.head_dim % 16 || cache_.head_dim > 256)
+        refuse("head_dim=" + std::to_string(cache_.head_dim) +
+               ": the KV kernels need a multiple of 16, at most 256");
     return layer;
 }
 
@@ -141,6 +144,7 @@ void Tape::paged_attention(Value q, int layer, Value out) {
     if (!plan)
         plan = std::make_unique<AttentionPlan>(window(layer), cache_.num_heads, tiles.sliding_window,
                                                team_->count());
+    plan->add_layer(window(layer));
     uses_cache_ = true;
     ops_.push_back(Attention{q, out, layer, plan.get()});
 }
@@ -238,7 +242,29 @@ void Tape::check_blocks(const StepArrays& step) const {
     }
 }
 
-void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width) {
+std::vector<std::string> Tape::op_names() const {
+    const Overloaded name = {
+        [](const Embed&) -> std::string { return "embed"; },
+        [](const Norm&) -> std::string { return "rms_norm"; },
+        [](const HeadNorm&) -> std::string { return "head_norm"; },
+        [](const Linear& op) -> std::string {
+            const auto kind = op.prologue.kind;
+            return kind == Prologue::RmsNorm   ? "rms_norm+linear"
+                   : kind == Prologue::SiluMul ? "silu_mul+linear"
+                                               : "linear";
+        },
+        [](const RopeWrite&) -> std::string { return "rope_and_write"; },
+        [](const Attention&) -> std::string { return "paged_attention"; },
+        [](const SiluMul&) -> std::string { return "silu_mul"; },
+        [](const Select&) -> std::string { return "select"; },
+    };
+    std::vector<std::string> names;
+    for (const Op& op : ops_) names.push_back(std::visit(name, op));
+    return names;
+}
+
+void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
+               double* op_seconds) {
     if (ops_.empty()) refuse("the tape is empty");
     const std::lock_guard lock(running_);
     check(step);
@@ -254,10 +280,24 @@ void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64
         step.positions.data,      step.rows.data,      step.query_start.data,       step.context_len.data,
         step.logit_tokens.data,   tables.data()};
     for (auto& [key, plan] : plans_) plan->build(view);
-    team_->run([&](Worker& worker) { execute(view, output, worker); });
+    if (!op_seconds) {
+        team_->run([&](Worker& worker) { execute(view, output, worker, nullptr); });
+        return;
+    }
+    // An operation ends when the first worker goes on to the next: others may come late, or not at all.
+    const size_t num_ops = ops_.size(), num_workers = team_->count();
+    std::vector<Clock::time_point> ends(num_workers * num_ops, Clock::time_point::max());
+    Clock::time_point before = Clock::now();
+    team_->run([&](Worker& worker) { execute(view, output, worker, &ends[worker.id() * num_ops]); });
+    for (size_t i = 0; i < num_ops; i++) {
+        Clock::time_point end = ends[i];
+        for (size_t w = 1; w < num_workers; w++) end = std::min(end, ends[w * num_ops + i]);
+        op_seconds[i] = std::chrono::duration<double>(end - before).count();
+        before = end;
+    }
 }
 
-void Tape::execute(const StepView& step, float* output, Worker& worker) const {
+void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::time_point* ends) const {
     const auto rows = [&](const Value& value) {
         return Rows{value.buffer == Value::kOutput ? output : buffers_[value.buffer].get(), value.width};
     };
@@ -303,7 +343,14 @@ void Tape::execute(const StepView& step, float* output, Worker& worker) const {
             });
         },
     };
-    for (const Op& op : ops_) std::visit(perform, op);
+    if (!ends) {
+        for (const Op& op : ops_) std::visit(perform, op);
+        return;
+    }
+    for (const Op& op : ops_) {
+        std::visit(perform, op);
+        *ends++ = Clock::now();
+    }
 }
 
 }  // namespace octavo

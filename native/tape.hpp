@@ -1,6 +1,7 @@
 // A model's operations, recorded once and replayed as one parallel region per step.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -82,8 +83,15 @@ class Tape {
     void select(Value in, Value out);
 
     // Computes one step. `output` has room for a row per token, or per wanted logit, as the last operation's.
-    // Throws std::invalid_argument, naming what is wrong, before anything is written.
-    void run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width);
+    // Throws std::invalid_argument, naming what is wrong, before anything is written. `op_seconds`: room for
+    // the time of each operation, the wait for all workers included, or null.
+    void run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
+             double* op_seconds = nullptr);
+
+    size_t num_ops() const { return ops_.size(); }
+
+    // What each operation is, by the names of the functions above; joined ones as "rms_norm+linear".
+    std::vector<std::string> op_names() const;
 
   private:
     struct Embed {
@@ -122,6 +130,7 @@ class Tape {
     struct Select {
         Value in, out;
     };
+    using Clock = std::chrono::steady_clock;
     using Op = std::variant<Embed, Norm, HeadNorm, Linear, RopeWrite, Attention, SiluMul, Select>;
     struct FreeAligned {
         void operator()(void* p) const;
@@ -137,7 +146,7 @@ class Tape {
     void expect_width(const Value& value, int64_t width, const char* name) const;
     int check_layer(int layer) const;
     LayerWindow window(int layer) const;
-    void execute(const StepView& step, float* output, Worker& worker) const;
+    void execute(const StepView& step, float* output, Worker& worker, Clock::time_point* ends) const;
 
     std::shared_ptr<Team> team_;
     const Kernels& kernels_;

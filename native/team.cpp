@@ -9,6 +9,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -19,8 +20,9 @@
 namespace octavo {
 namespace {
 
-// Long enough for the gaps inside a step, short enough that an idle or crowded machine loses little.
-constexpr int kSpins = 2000;
+// Some tens of microseconds: long enough for the gaps inside a step, short enough that an idle or crowded
+// machine loses little.
+constexpr int kSpins = 1000;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -39,40 +41,56 @@ void await_change(std::atomic<uint32_t>& value, uint32_t old) {
     value.wait(old, std::memory_order_acquire);
 }
 
+constexpr uint32_t kClosed = 1u << 31;
+
 }  // namespace
 
 struct Team::State {
-    alignas(64) std::atomic<uint32_t> region{0};   // changes when a region starts, and when the team ends
-    alignas(64) std::atomic<uint32_t> barrier{0};  // changes when all have arrived
-    alignas(64) std::atomic<int> arrived{0};
-    alignas(64) std::atomic<int64_t> next_item{0};
+    alignas(64) std::atomic<uint64_t> ticket{
+        0};  // number of the loop in progress, and below it the next item
+    alignas(64) std::atomic<int64_t> num_done{0};     // items of that loop that are done
+    alignas(64) std::atomic<uint32_t> loop{0};        // its number once more, to wait for
+    alignas(64) std::atomic<uint32_t> region{0};      // changes when a region starts, and when the team ends
+    alignas(64) std::atomic<uint32_t> gate{kClosed};  // workers inside the region, and whether more may enter
     Call call = nullptr;
     void* body = nullptr;
-    bool stop = false;
+    uint32_t first_loop = 0;
+    std::atomic<bool> stop{false};
     std::mutex running;
     std::vector<std::thread> threads;
 };
 
 Worker::Worker(Team& team, int id)
-    : team_(team),
-      id_(id),
-      count_(team.count_),
-      phase_(team.state_->barrier.load(std::memory_order_acquire)) {}
+    : team_(team), id_(id), count_(team.count_), loop_(team.state_->first_loop) {}
 
-int64_t Worker::claim() { return team_.state_->next_item.fetch_add(1, std::memory_order_relaxed); }
-
-// The last to arrive rewinds the item counter: nobody claims between arriving and being let go.
-void Worker::barrier() {
-    if (count_ == 1) return;
-    Team::State& state = *team_.state_;
-    if (state.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
-        state.arrived.store(0, std::memory_order_relaxed);
-        state.next_item.store(0, std::memory_order_relaxed);
-        state.barrier.store(++phase_, std::memory_order_release);
-        state.barrier.notify_all();
-    } else {
-        await_change(state.barrier, phase_++);
+// The first of `chunk` items, or n if none is left.
+int64_t Worker::claim(int64_t n, int64_t chunk) {
+    std::atomic<uint64_t>& ticket = team_.state_->ticket;
+    uint64_t seen = ticket.load(std::memory_order_acquire);
+    for (;;) {
+        const int64_t item = seen & 0xffffffff;
+        if (uint32_t(seen >> 32) != loop_ || item >= n) return n;
+        const uint64_t next = uint64_t(loop_) << 32 | uint64_t(item + chunk < n ? item + chunk : n);
+        if (ticket.compare_exchange_weak(seen, next, std::memory_order_acq_rel, std::memory_order_acquire))
+            return item;
     }
+}
+
+// Whoever finishes the last item opens the next loop: until then none can be claimed from it.
+void Worker::finish(int64_t count, int64_t n) {
+    Team::State& state = *team_.state_;
+    if (state.num_done.fetch_add(count, std::memory_order_acq_rel) + count < n) return;
+    state.num_done.store(0, std::memory_order_relaxed);
+    state.ticket.store(uint64_t(loop_ + 1) << 32, std::memory_order_release);
+    state.loop.store(loop_ + 1, std::memory_order_release);
+    state.loop.notify_all();
+}
+
+void Worker::await_loop() {
+    std::atomic<uint32_t>& loop = team_.state_->loop;
+    // A late worker finds other numbers than its own, all of later loops.
+    if (loop.load(std::memory_order_acquire) == loop_) await_change(loop, loop_);
+    loop_++;
 }
 
 Team::Team(int count) : count_(std::max(1, count)) { start(); }
@@ -80,16 +98,26 @@ Team::Team(int count) : count_(std::max(1, count)) { start(); }
 void Team::start() {
     state_ = std::make_unique<State>();
     owner_ = getpid();
-    for (int id = 1; id < count_; id++)
-        state_->threads.emplace_back([this, id, &state = *state_] {
-            for (uint32_t seen = 0;; seen++) {
-                await_change(state.region, seen);
-                if (state.stop) return;
-                Worker worker(*this, id);
-                state.call(state.body, worker);
-                worker.barrier();
-            }
-        });
+    try {
+        for (int id = 1; id < count_; id++)
+            state_->threads.emplace_back([this, id, &state = *state_] { work(id, state); });
+    } catch (const std::system_error&) {
+        // The system grants no more threads. Nobody waits for those that are missing.
+    }
+}
+
+void Team::work(int id, State& state) {
+    uint32_t seen = 0;
+    for (;;) {
+        await_change(state.region, seen);
+        seen = state.region.load(std::memory_order_acquire);
+        if (state.stop.load(std::memory_order_acquire)) return;
+        if (!(state.gate.fetch_add(1, std::memory_order_acq_rel) & kClosed)) {
+            Worker worker(*this, id);
+            state.call(state.body, worker);
+        }
+        if (state.gate.fetch_sub(1, std::memory_order_acq_rel) - 1 == kClosed) state.gate.notify_all();
+    }
 }
 
 Team::~Team() {
@@ -97,14 +125,14 @@ Team::~Team() {
         (void)state_.release();  // its threads live in another process
         return;
     }
-    state_->stop = true;
+    state_->stop.store(true, std::memory_order_release);
     state_->region.fetch_add(1, std::memory_order_release);
     state_->region.notify_all();
     for (std::thread& thread : state_->threads) thread.join();
 }
 
 void Team::run_body(Call call, void* body) {
-    if (count_ > 1 && owner_ != getpid()) {
+    if (owner_ != getpid()) {
         (void)state_.release();
         start();
     }
@@ -112,13 +140,21 @@ void Team::run_body(Call call, void* body) {
     const std::lock_guard lock(state.running);
     state.call = call;
     state.body = body;
+    state.first_loop = state.loop.load(std::memory_order_relaxed);
     Worker worker(*this, 0);
     if (count_ > 1) {
+        state.gate.fetch_and(~kClosed, std::memory_order_acq_rel);
         state.region.fetch_add(1, std::memory_order_release);
         state.region.notify_all();
     }
     call(body, worker);
-    worker.barrier();
+    if (count_ > 1) {  // Whoever has not come in by now need not; the others are on their way out.
+        uint32_t inside = state.gate.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+        while (inside != kClosed) {
+            await_change(state.gate, inside);
+            inside = state.gate.load(std::memory_order_acquire);
+        }
+    }
 }
 
 namespace {

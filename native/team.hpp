@@ -1,5 +1,8 @@
 // One team of threads for all kernels. A step is one parallel region: every worker walks the same list of
-// operations, takes its share of each by claiming items, and waits for the others before the next.
+// loops, takes a share of each, and goes on to the next when the loop's items are done.
+//
+// Nobody waits for a worker that holds no item: one that the system has put to sleep finds the loops it
+// missed finished, and catches up. On crowded cores that matters more than anything else.
 #pragma once
 
 #include <cstdint>
@@ -13,36 +16,51 @@ class Team;
 // A thread's handle inside a parallel region.
 class Worker {
   public:
-    Worker(Team& team, int id);
-
     [[gnu::always_inline]] int id() const { return id_; }
     [[gnu::always_inline]] int count() const { return count_; }
 
-    // Calls f(i) for every i in [0, n), each on exactly one worker, then waits for all workers. All workers
-    // of the team must make the same sequence of calls. Which worker takes which item must not change a
-    // result.
+    // Calls f(i) for every i in [0, n), each on exactly one worker, and returns when all calls have returned.
+    // All workers must come to the same loops in the same order, but a late one may find its loop over: what
+    // it does between two loops may then read what later loops are writing, and must not matter. Which worker
+    // takes which item must not change a result.
     template <class F>
     void for_each(int64_t n, F&& f) {
         if (count_ == 1) {
             for (int64_t i = 0; i < n; i++) f(i);
-            return;
+        } else if (n > 0) {
+            const int64_t chunk = chunk_of(n);
+            for (int64_t first; (first = claim(n, chunk)) < n;) {
+                const int64_t end = first + chunk < n ? first + chunk : n;
+                for (int64_t i = first; i < end; i++) f(i);
+                finish(end - first, n);
+            }
+            await_loop();
         }
-        for (int64_t i = claim(); i < n; i = claim()) f(i);
-        barrier();
     }
 
-    void barrier();
+    // The item that for_each(n, ...) will probably give this worker after i: for what may be wrong, such as
+    // fetching ahead. It may be n or more.
+    [[gnu::always_inline]] int64_t likely_next(int64_t i, int64_t n) const {
+        return i + (count_ == 1 || chunk_of(n) > 1 ? 1 : count_);
+    }
 
   private:
-    int64_t claim();
+    friend class Team;
+    Worker(Team& team, int id);
+
+    [[gnu::always_inline]] int64_t chunk_of(int64_t n) const { return n / (32 * int64_t(count_)) + 1; }
+
+    int64_t claim(int64_t n, int64_t chunk);
+    void finish(int64_t count, int64_t n);
+    void await_loop();
 
     Team& team_;
     int id_, count_;
-    uint32_t phase_;
+    uint32_t loop_;  // number of the loop that it comes to next
 };
 
-// `count` workers: the calling thread and count - 1 of the team's own, which between regions and at barriers
-// spin briefly, then sleep. Survives fork(): the child starts threads of its own when it first needs them.
+// `count` workers: the calling thread and count - 1 of the team's own, which spin briefly when there is
+// nothing to do, then sleep. Survives fork(): the child starts threads of its own when it first needs them.
 class Team {
   public:
     explicit Team(int count);
@@ -52,8 +70,8 @@ class Team {
 
     int count() const { return count_; }
 
-    // Runs `body(worker)` once on every worker and returns when all are done. Calls from several threads take
-    // turns; a body must not call it. An exception that leaves a body ends the process.
+    // Runs `body(worker)` on the workers and returns when it is done. Calls from several threads take turns;
+    // a body must not call it. An exception that leaves a body ends the process.
     template <class F>
     void run(F&& body) {
         using Body = std::remove_reference_t<F>;
@@ -67,6 +85,7 @@ class Team {
 
     void run_body(Call call, void* body);
     void start();
+    void work(int id, State& state);
 
     int count_;
     long owner_ = 0;  // the process whose threads they are

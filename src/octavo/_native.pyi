@@ -117,9 +117,28 @@ class Tape:
         logit_tokens: Int32s,
         block_tables: Sequence[Int32s],
         output: Float32s,
+        op_seconds: npt.NDArray[np.float64] | None = None,
     ) -> None:
         """One step, without the interpreter lock.
+
+        ``op_seconds`` [operations] receives the time of each operation, until all workers are done with it;
+        the first includes their awakening.
 
         Raises:
             ValueError: an array of a wrong shape, dtype or value; ``output`` and the cache are untouched.
         """
+    def op_names(self) -> list[str]:
+        """The operations, those that run as one joined: "rms_norm+linear"."""
+
+def read_memory(team: Team, isa: str, data: Bytes, passes: int = 1, is_private: bool = False) -> float:
+    """Seconds that the team takes to read ``data`` [bytes] ``passes`` times.
+
+    Workers claim chunks of it; if ``is_private``, each keeps to a share of its own and so to its core's
+    caches.
+    """
+
+def multiply(team: Team, isa: str, arithmetic: str, rounds: int) -> tuple[int, float]:
+    """Multiply and add in registers: "float32", "bfloat16" or "int8". Returns operations done and seconds."""
+
+def run_empty_loops(team: Team, count: int) -> float:
+    """Seconds of one parallel region of ``count`` loops with an item of no work for each worker."""

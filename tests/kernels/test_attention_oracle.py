@@ -8,6 +8,7 @@ from attention_case import LAYER, Shape, make_paged, make_sequence
 
 from octavo.attention.oracle import attend, paged_attention, rotate
 from octavo.storage import codec
+from octavo.storage.layout import tile_bytes
 
 
 def softmax_attention(q, k, v, window=None):
@@ -55,24 +56,45 @@ def test_paged_attention_reads_through_the_tables(block_size, split_tables):
         np.testing.assert_array_equal(out[step.query_start[at] : step.query_start[at + 1]], expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("num_tokens", "head_dim"), [(8, 16), (24, 80), (128, 64)])
-def test_tiles_are_packed_as_the_layout_says(num_tokens, head_dim, dtype):
-    values = np.random.default_rng(0).standard_normal((num_tokens, head_dim)).astype(np.float32)
-    elements = codec.encode(values, dtype)
-    s = elements.itemsize
-    k, v = codec.pack_k(elements), codec.pack_v(elements)
-    for token in range(num_tokens):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(("block_size", "head_dim"), [(8, 16), (24, 80), (128, 64)])
+def test_tiles_are_packed_as_the_layout_says(block_size, head_dim, dtype):
+    values = np.random.default_rng(0).standard_normal((block_size, head_dim)).astype(np.float32)
+    encoded = codec.encode(values, dtype)
+    s = encoded.elements.itemsize
+    k, v = codec.pack_k(encoded), codec.pack_v(encoded)
+    for token in range(block_size):
         for dim in (0, 1, 2, 3, 5, head_dim - 1):
-            expected = elements[token, dim].tobytes()
+            expected = encoded.elements[token, dim].tobytes()
             line = token // 8 * (head_dim * s // 8) + dim * s // 8
             at = line * 64 + token % 8 * 8 + dim * s % 8
-            assert k[at : at + s].tobytes() == expected
+            assert k[at : at + s].tobytes() == (expected if s > 1 else bytes([expected[0] ^ 0x80]))
             unit = 4 // s
             at = ((token // unit * head_dim + dim) * unit + token % unit) * s
             assert v[at : at + s].tobytes() == expected
-    np.testing.assert_array_equal(codec.unpack_k(k, head_dim, dtype), elements)
-    np.testing.assert_array_equal(codec.unpack_v(v, head_dim, dtype), elements)
+        if dtype == "int8":
+            at = block_size * head_dim + 4 * token
+            assert k[at : at + 4].tobytes() == v[at : at + 4].tobytes() == encoded.scales[token].tobytes()
+    assert len(k) == len(v) <= tile_bytes(dtype, block_size, head_dim) < len(k) + 64
+    for unpacked in (
+        codec.unpack_k(k, block_size, head_dim, dtype),
+        codec.unpack_v(v, block_size, head_dim, dtype),
+    ):
+        np.testing.assert_array_equal(unpacked.elements, encoded.elements)
+        np.testing.assert_array_equal(codec.decode(unpacked), codec.decode(encoded))
+
+
+def test_int8_rounds_to_nearest_of_its_head():
+    values = np.random.default_rng(0).standard_normal((5, 3, 48)).astype(np.float32)
+    values[0, 0] = 0
+    values[0, 1, 7] = 1000.0
+    decoded = codec.decode(codec.encode(values, "int8"))
+    largest = np.abs(values).max(-1, keepdims=True)
+    assert (np.abs(decoded - values) <= largest / 253).all()
+    np.testing.assert_allclose(np.abs(decoded).max(-1, keepdims=True), largest, rtol=1e-6)
+    for broken in (np.nan, np.inf):
+        values[1, 0, 5] = broken
+        assert np.isnan(codec.decode(codec.encode(values, "int8"))[1, 0]).all()
 
 
 def test_bfloat16_rounds_to_nearest_even():
@@ -87,18 +109,19 @@ def test_bfloat16_rounds_to_nearest_even():
         -0.0: 0x8000,
     }
     encoded = codec.encode(np.array(list(pairs), np.float32), "bfloat16")
-    assert encoded.tolist() == list(pairs.values())
+    assert encoded.elements.tolist() == list(pairs.values())
     assert np.isnan(codec.decode(codec.encode(np.array([np.nan], np.float32), "bfloat16")))[0]
 
 
-def test_write_kv_leaves_other_slots_alone():
-    shape = Shape(2, 2, 16, "bfloat16")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_write_kv_leaves_other_slots_alone(dtype):
+    shape = Shape(2, 2, 16, dtype)
     sequence = make_sequence(shape, 40, seed=1)
     paged = make_paged(shape, [sequence], 16, fill=False)
     paged.write(0, 5, 21)
     k, v = codec.read_kv(paged.arena, LAYER, paged.tables, paged.rows[0], 40)
-    expected_k = codec.decode(codec.encode(sequence.k, "bfloat16"))
-    expected_v = codec.decode(codec.encode(sequence.v, "bfloat16"))
+    expected_k = codec.decode(codec.encode(sequence.k, dtype))
+    expected_v = codec.decode(codec.encode(sequence.v, dtype))
     np.testing.assert_array_equal(k[5:21], expected_k[5:21])
     np.testing.assert_array_equal(v[5:21], expected_v[5:21])
     assert np.isnan(np.concatenate([k[:5], k[21:], v[:5], v[21:]])).all()

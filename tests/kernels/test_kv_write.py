@@ -9,7 +9,7 @@ from octavo.storage.codec import write_kv
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("head_dim", "rotary_dim", "block_size"),
@@ -50,7 +50,7 @@ def rotate_in_float32(x, cos, sin):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_chunks_write_the_same_bytes(dtype, isa):
     shape = Shape(2, 2, 32, dtype)
     qkv = np.random.default_rng(1).standard_normal((50, 6, 32)).astype(np.float32)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo import _native
 from octavo.attention.plan import StepInputs
@@ -22,8 +23,16 @@ class Program:
         self._selected = selected
         self._output: FloatArray = np.empty((0, width), np.float32)
 
-    def __call__(self, step: StepInputs) -> FloatArray:
+    @property
+    def op_names(self) -> list[str]:
+        """Operations of the forward pass as they run; those that run as one are joined by a plus sign."""
+        return self._tape.op_names()
+
+    def __call__(self, step: StepInputs, op_seconds: npt.NDArray[np.float64] | None = None) -> FloatArray:
         """Float32 [S, width], a view of memory that the next call reuses.
+
+        Args:
+            op_seconds: float64, receives how long each of ``op_names`` took; None takes no times.
 
         Raises:
             ValueError: an array of ``step`` has a wrong shape, dtype or value; nothing has been computed.
@@ -42,6 +51,7 @@ class Program:
             step.logit_tokens,
             step.block_tables,
             output,
+            op_seconds,
         )
         return output
 
@@ -55,6 +65,9 @@ class CpuBackend:
             "auto" is "int8".
         isa: instruction set of the kernels, one of ``_native.available_isas()``, or None for the best one
             (or what OCTAVO_ISA in the environment names).
+
+    Attributes:
+        team: the threads.
 
     Raises:
         InvalidConfig: no such instruction set, or less than one thread.
@@ -73,14 +86,14 @@ class CpuBackend:
         if self.threads < 1:
             raise InvalidConfig(f"threads={threads}: must be at least 1")
         self._quantize_inputs = activations != "float32"
-        self._team = _native.Team(self.threads)
+        self.team = _native.Team(self.threads)
 
     def load_linear(self, weights: Sequence[WeightTensor], biases: Sequence[WeightTensor] = ()) -> Weight:
         """Pack one layer whose outputs are those of ``weights``, one after the other; copies them."""
         if biases and len(biases) != len(weights):
             raise ValueError(f"{len(biases)} biases for {len(weights)} weights: give one for each, or none")
         packed = _native.pack_linear(
-            self._team,
+            self.team,
             [
                 (w.encoding, w.data, w.shape[1], _as_vector(biases[i]) if biases else None)
                 for i, w in enumerate(weights)
@@ -133,7 +146,7 @@ class CpuBackend:
                 for layer, window in zip(layout.layers, windows, strict=True)
             ],
         )
-        tape = _native.Tape(self._team, self.isa, max_tokens, plan.widths, cache)
+        tape = _native.Tape(self.team, self.isa, max_tokens, plan.widths, cache)
 
         def placed(value: Value) -> _native.Value:
             return _native.Value(plan.buffer_of[value], value.width, value.selected)

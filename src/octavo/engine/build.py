@@ -30,6 +30,8 @@ class BuiltEngine:
     """An engine and what surrounds it."""
 
     engine: Engine
+    backend: Backend[Any, Any]
+    arena: Arena
     spec: DecoderSpec
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -94,7 +96,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         ),
         make_detokenizer=lambda: IncrementalDetokenizer(tokenizer, continuation=True),
     )
-    return BuiltEngine(engine, spec, tokenizer, chat_template, capacity)
+    return BuiltEngine(engine, backend, arena, spec, tokenizer, chat_template, capacity)
 
 
 def _make_backend(config: EngineConfig) -> Backend[Any, Any]:

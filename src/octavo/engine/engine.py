@@ -43,7 +43,7 @@ class Engine:
     ) -> None:
         self.limits = limits
         self.scheduler = scheduler
-        self._runner = runner
+        self.runner = runner
         self._make_detokenizer = make_detokenizer
         self._live: dict[int, Generation] = {}
         self._num_submitted = 0
@@ -116,7 +116,7 @@ class Engine:
         self._check_alive()
         try:
             plan = self.scheduler.schedule()
-            advanced = self.scheduler.commit(self._runner.run(plan))
+            advanced = self.scheduler.commit(self.runner.run(plan))
         except BaseException as error:
             self._fail_all(error)
             if not isinstance(error, Exception):

@@ -28,10 +28,13 @@ class Runner:
     Args:
         program: from a step's inputs to the logits of the tokens that want them, float32 [S, vocab].
         arena: where ``program`` keeps the KV that the block tables of ``state`` point into.
+
+    Attributes:
+        program: as given; a measurement may put itself in its place.
     """
 
     def __init__(self, program: Program, *, arena: BlockStore, state: BatchState) -> None:
-        self._program = program
+        self.program = program
         self._arena = arena
         self._state = state
 
@@ -45,7 +48,7 @@ class Runner:
             return StepResult([])
         work = [(w.row, w.start, w.token_ids, w.sample) for w in plan.work]
         inputs = StepInputs.build(work, state.block_tables)
-        logits = self._program(inputs)
+        logits = self.program(inputs)
         if not len(inputs.logit_tokens):
             return StepResult([])
         sampled = np.searchsorted(inputs.query_start, inputs.logit_tokens, side="right") - 1

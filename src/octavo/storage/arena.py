@@ -12,6 +12,20 @@ from octavo.storage.layout import KVLayout
 HUGE_PAGE_BYTES = 2 << 20
 
 
+def map_huge(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Anonymous memory on huge pages where the system has them, aligned to them: zeros, uint8 [num_bytes].
+
+    Raises:
+        OSError, ValueError, OverflowError: there is no such range of addresses.
+    """
+    area = mmap.mmap(-1, num_bytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        area.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(area, np.uint8)  # keeps the mapping
+    shift = -raw.ctypes.data % HUGE_PAGE_BYTES
+    return raw[shift : shift + num_bytes]
+
+
 class Arena:
     """``num_frames`` frames of ``layout.frame_bytes`` bytes; frame 0 is the null block, never a sequence's.
 
@@ -31,16 +45,11 @@ class Arena:
         self.num_frames = num_frames
         size = num_frames * layout.frame_bytes
         try:
-            self._map = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.data: npt.NDArray[np.uint8] = map_huge(size).reshape(num_frames, layout.frame_bytes)
         except (OSError, ValueError, OverflowError) as error:
             raise InvalidConfig(
                 f"cannot reserve {format_bytes(size)} for the KV cache: {error}; set a smaller kv_memory"
             ) from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        raw = np.frombuffer(self._map, np.uint8)
-        shift = -raw.ctypes.data % HUGE_PAGE_BYTES
-        self.data: npt.NDArray[np.uint8] = raw[shift : shift + size].reshape(num_frames, layout.frame_bytes)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy whole frames, ``(source, destination)`` each, in order."""

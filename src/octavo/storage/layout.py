@@ -11,6 +11,9 @@ Packing inside a tile ("rows8"), chosen so that kernels need no shuffles and res
 
     K  [P / 8][D * s / 8][8 tokens][8 bytes]   8 bytes = 8 / s consecutive dims of one token
     V  [P / u][D][u]  with u = 4 / s           u consecutive tokens of one dim side by side (float32: [P, D])
+
+An int8 tile goes on with the scales of its tokens, float32 [P], padded to 64 bytes: a value is its byte times
+the scale of its token. K bytes are stored with 128 added, V bytes as they are.
 """
 
 from collections.abc import Sequence
@@ -18,9 +21,15 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
-StorageDtype = Literal["bfloat16", "float32"]
-DTYPE_BYTES: dict[StorageDtype, int] = {"bfloat16": 2, "float32": 4}
+StorageDtype = Literal["bfloat16", "float32", "int8"]
+DTYPE_BYTES: dict[StorageDtype, int] = {"bfloat16": 2, "float32": 4, "int8": 1}
 PACKING = "rows8"
+
+
+def tile_bytes(dtype: StorageDtype, block_size: int, head_dim: int) -> int:
+    """Bytes of a tile, a multiple of 64."""
+    scales = -(-block_size * 4 // 64) * 64 if dtype == "int8" else 0
+    return block_size * head_dim * DTYPE_BYTES[dtype] + scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ class KVLayout:
             [(range(num_layers), block_size, num_tiles)],
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            frame_bytes=num_tiles * block_size * head_dim * DTYPE_BYTES[dtype],
+            frame_bytes=num_tiles * tile_bytes(dtype, block_size, head_dim),
             dtype=dtype,
         )
 
@@ -109,12 +118,12 @@ class KVLayout:
         table_block_sizes: list[int] = []
         windows: dict[int, LayerWindow] = {}
         for layers, block_size, tiles_per_frame in groups:
-            tile_bytes = block_size * head_dim * DTYPE_BYTES[dtype]
-            if not 1 <= tiles_per_frame <= frame_bytes // tile_bytes:
-                raise ValueError(f"{tiles_per_frame} tiles of {tile_bytes} bytes in a frame of {frame_bytes}")
+            tile = tile_bytes(dtype, block_size, head_dim)
+            if not 1 <= tiles_per_frame <= frame_bytes // tile:
+                raise ValueError(f"{tiles_per_frame} tiles of {tile} bytes in a frame of {frame_bytes}")
             first_table = len(table_block_sizes)
             tiles = [
-                TileAddress(first_table + i // tiles_per_frame, i % tiles_per_frame * tile_bytes)
+                TileAddress(first_table + i // tiles_per_frame, i % tiles_per_frame * tile)
                 for i in range(len(layers) * num_kv_heads * 2)
             ]
             table_block_sizes += [block_size] * (tiles[-1].table + 1 - first_table)

@@ -1,0 +1,158 @@
+"""The small operations between linear layers and attention: on activations that lie in the caches."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from octavo.attention.oracle import rotate
+from octavo.attention.plan import StepInputs
+from octavo.backends.base import AttentionShape
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.recorder import Recorder, Value
+from octavo.bench.cases import F32, F64, Case, ModelSize, Rotation, compile_ops, plain_step, relative_error
+from octavo.bench.weights import float_tensor, random_weight
+from octavo.storage.arena import Arena
+from octavo.storage.codec import read_kv
+from octavo.storage.layout import KVLayout
+
+TOKENS = (1, 16, 256)
+
+_NUM_OPS = 64  # per run
+_BLOCK_SIZE = 16
+_EPS = 1e-5
+_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-5, 4e-3
+
+
+def elementwise_cases(
+    backend: CpuBackend, models: Sequence[ModelSize], *, tokens: Sequence[int] = TOKENS
+) -> Iterator[Case]:
+    """embed, rms_norm, rope_and_write and silu_mul of each model."""
+    rng = np.random.default_rng(0)
+    for model in models:
+        for num_tokens in tokens:
+            yield _embed(backend, model, num_tokens, rng)
+            yield _rms_norm(backend, model, num_tokens, rng)
+            yield _rope_and_write(backend, model, num_tokens, rng)
+            yield _silu_mul(backend, model, num_tokens, rng)
+
+
+def _embed(backend: CpuBackend, model: ModelSize, num_tokens: int, rng: np.random.Generator) -> Case:
+    tensor = random_weight(rng, "Q4_1", model.vocab_size, model.hidden)
+    table = backend.load_embedding(tensor)
+    x = np.zeros((num_tokens, 1), np.float32)
+    expected = tensor.dequantize()[:num_tokens].astype(np.float64)
+    return _case(
+        backend,
+        "embed",
+        model,
+        x,
+        lambda ops, _: ops.embed(table),
+        expected=expected,
+        streamed_bytes=num_tokens * tensor.num_bytes // model.vocab_size,
+        activation_bytes=expected.size * 4,
+    )
+
+
+def _rms_norm(backend: CpuBackend, model: ModelSize, num_tokens: int, rng: np.random.Generator) -> Case:
+    x = rng.standard_normal((num_tokens, model.hidden), np.float32)
+    scale = rng.standard_normal(model.hidden, np.float32)
+    weight = backend.load_vector(float_tensor(scale))
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + _EPS) * scale
+    return _case(
+        backend,
+        "rms_norm",
+        model,
+        x,
+        lambda ops, v: ops.rms_norm(v, weight, _EPS),
+        expected=expected,
+        activation_bytes=2 * x.nbytes,
+    )
+
+
+def _silu_mul(backend: CpuBackend, model: ModelSize, num_tokens: int, rng: np.random.Generator) -> Case:
+    x = rng.standard_normal((num_tokens, 2 * model.inner), np.float32)
+    gate, up = np.split(x.astype(np.float64), 2, axis=1)
+    return _case(
+        backend,
+        "silu_mul",
+        model,
+        x,
+        lambda ops, v: ops.silu_mul(v),
+        expected=gate / (1 + np.exp(-gate)) * up,
+        activation_bytes=x.nbytes * 3 // 2,
+    )
+
+
+def _rope_and_write(backend: CpuBackend, model: ModelSize, num_tokens: int, rng: np.random.Generator) -> Case:
+    heads, kv_heads, dim = model.num_heads, model.num_kv_heads, model.head_dim
+    layout = KVLayout.uniform(
+        num_layers=1, num_kv_heads=kv_heads, head_dim=dim, block_size=_BLOCK_SIZE, dtype="bfloat16"
+    )
+    num_blocks = -(-num_tokens // _BLOCK_SIZE)
+    arena = Arena(layout, 1 + num_blocks)
+    tables = (np.arange(1, 1 + num_blocks, dtype=np.int32)[None],)
+    angles = rng.uniform(-3, 3, (num_tokens, dim // 2)).astype(np.float32)
+    attention = AttentionShape(heads, (None,), np.cos(angles), np.sin(angles))
+    step = StepInputs.build([(0, 0, list(range(num_tokens)), False)], tables)
+    x = rng.standard_normal((num_tokens, (heads + 2 * kv_heads) * dim), np.float32)
+    program = compile_ops(
+        backend, x, lambda ops, v: ops.rope_and_write(v, 0), arena=arena, attention=attention
+    )
+    parts = x.reshape(num_tokens, -1, dim).astype(np.float64)
+    turned = rotate(parts[:, : heads + kv_heads], attention.cos, attention.sin)
+    expected = np.concatenate([turned, parts[:, heads + kv_heads :]], axis=1)
+
+    def check() -> float:
+        q = program(step).reshape(num_tokens, heads, dim)
+        k, v = read_kv(arena, 0, tables, 0, num_tokens)
+        return relative_error(np.concatenate([q, k, v], axis=1), expected)
+
+    repeated = compile_ops(
+        backend, x, _repeat(lambda ops, v: ops.rope_and_write(v, 0)), arena=arena, attention=attention
+    )
+    return Case(
+        kernel="rope_and_write",
+        name=_name("rope_and_write", model, num_tokens),
+        parameters={"model": model.name, "tokens": num_tokens},
+        check=check,
+        tolerance=_BFLOAT16_TOLERANCE,
+        run=Rotation([(repeated, step)]).run,
+        working_set=2 * x.nbytes,
+        activation_bytes=x.nbytes + num_tokens * heads * dim * 4 + num_tokens * 2 * kv_heads * dim * 2,
+    )
+
+
+def _case(
+    backend: CpuBackend,
+    kernel: str,
+    model: ModelSize,
+    x: F32,
+    body: Callable[[Recorder, Value], Value],
+    *,
+    expected: F64,
+    activation_bytes: int,
+    streamed_bytes: int = 0,
+) -> Case:
+    step = plain_step(len(x))
+    rotation = Rotation([(compile_ops(backend, x, _repeat(body)), step)])
+    rotation.warm_up()
+    return Case(
+        kernel=kernel,
+        name=_name(kernel, model, len(x)),
+        parameters={"model": model.name, "tokens": len(x)},
+        check=lambda: relative_error(compile_ops(backend, x, body)(step), expected),
+        tolerance=_TOLERANCE,
+        run=rotation.run,
+        working_set=activation_bytes,
+        streamed_bytes=streamed_bytes,
+        activation_bytes=activation_bytes,
+    )
+
+
+def _repeat(body: Callable[[Recorder, Value], Value]) -> Callable[[Recorder, Value], Value]:
+    return lambda ops, value: [body(ops, value) for _ in range(_NUM_OPS)][-1]
+
+
+def _name(kernel: str, model: ModelSize, num_tokens: int) -> str:
+    return f"{model.name} {kernel}, {num_tokens} {'token' if num_tokens == 1 else 'tokens'}"
