@@ -2,8 +2,10 @@ import pytest
 
 from octavo.core.config import EngineConfig
 from octavo.core.errors import InvalidConfig
-from octavo.engine.capacity import plan_capacity
+from octavo.engine.capacity import plan_capacity, plan_layers
+from octavo.models.spec import DecoderSpec, RopeSpec
 from octavo.paging.groups import plan_groups
+from octavo.storage.layout import KVLayout
 
 FRAME = 4 * 16 * 64  # K and V of two layers with one KV head, 16 tokens of 64 bytes
 
@@ -115,3 +117,45 @@ def test_a_window_on_some_layers_caps_only_those():
     per_sequence = tables[24] * 3 + tables[None] * 10
     assert capacity.num_blocks == 2 * per_sequence + tables[24]
     assert capacity.context_len == 160
+
+
+# Plans and byte layouts
+
+SPEC = DecoderSpec(
+    family="llama",
+    num_layers=6,
+    hidden_size=256,
+    intermediate_size=256,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=48,
+    vocab_size=100,
+    context_len=512,
+    norm_eps=1e-5,
+    rope=RopeSpec(10000.0, 48),
+    tied_embeddings=True,
+)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+@pytest.mark.parametrize(
+    "block_size", [16, 48, {"0-1": 16, "2-5": 32}, {"0-2": 64, "3": 16, "4-5": 32}], ids=str
+)
+def test_a_plan_is_the_layout_to_the_byte(dtype, block_size):
+    groups = plan_layers(SPEC, block_size, dtype)
+    layout = KVLayout.grouped(
+        groups.placement, num_kv_heads=2, head_dim=48, frame_bytes=groups.frame_bytes, dtype=dtype
+    )
+    assert layout.num_tables == sum(spec.num_tables for spec in groups.specs)
+    assert [layout.layers[g.layers[0]].block_size for g in groups.groups] == [
+        g.block_size for g in groups.groups
+    ]
+    if isinstance(block_size, int):
+        assert layout == KVLayout.uniform(
+            num_layers=6, num_kv_heads=2, head_dim=48, block_size=block_size, dtype=dtype
+        )
+
+
+def test_int8_blocks_hold_a_multiple_of_16_tokens():
+    with pytest.raises(InvalidConfig, match="block size 8 with 52 bytes per token"):
+        plan_layers(SPEC, 8, "int8")

@@ -78,7 +78,6 @@ def describe(loaded: "LoadedModel", block_sizes: BlockSizes = 16) -> dict[str, A
     """What ``octavo models info`` shows."""
     from octavo.engine.capacity import plan_layers
     from octavo.paging.groups import format_layers
-    from octavo.storage.layout import DTYPE_BYTES
 
     spec = loaded.spec
     encodings: dict[str, dict[str, int]] = {}
@@ -86,7 +85,7 @@ def describe(loaded: "LoadedModel", block_sizes: BlockSizes = 16) -> dict[str, A
         entry = encodings.setdefault(stored.type_name, {"num_tensors": 0, "num_bytes": 0})
         entry["num_tensors"] += 1
         entry["num_bytes"] += stored.num_bytes
-    plans = {dtype: plan_layers(spec, block_sizes, size) for dtype, size in DTYPE_BYTES.items()}
+    plans = {dtype: plan_layers(spec, block_sizes, dtype) for dtype in ("bfloat16", "float32")}
     windows = {spec.window(layer) for layer in range(spec.num_layers)}
     return {
         "path": str(loaded.checkpoint.path),

@@ -17,7 +17,7 @@ from octavo.models.loading import load_model
 from octavo.models.spec import DecoderSpec
 from octavo.paging.manager import KVManager
 from octavo.storage.arena import Arena
-from octavo.storage.layout import DTYPE_BYTES, KVLayout, StorageDtype
+from octavo.storage.layout import KVLayout, StorageDtype
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.loading import load_text
@@ -51,7 +51,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
     spec = loaded.spec
     tokenizer, chat_template = load_text(loaded.checkpoint)
     dtype: StorageDtype = "float32" if config.kv_dtype == "float32" else "bfloat16"
-    plan = plan_layers(spec, config.block_sizes, DTYPE_BYTES[dtype])
+    plan = plan_layers(spec, config.block_sizes, dtype)
     layout = KVLayout.grouped(
         plan.placement,
         num_kv_heads=spec.num_kv_heads,

@@ -10,6 +10,7 @@ from octavo.core.errors import InvalidConfig
 from octavo.core.units import format_bytes
 from octavo.models.spec import DecoderSpec
 from octavo.paging.groups import GroupPlan, most_frames, plan_groups
+from octavo.storage.layout import StorageDtype, tile_bytes
 
 # Share of the memory that is free after the weights are there. The rest is for the system's file cache, which
 # holds the mapped weights, and for everybody else.
@@ -78,8 +79,11 @@ class KVCapacity:
         )
 
 
-def plan_layers(spec: DecoderSpec, block_sizes: BlockSizes, element_bytes: int) -> GroupPlan:
+def plan_layers(spec: DecoderSpec, block_sizes: BlockSizes, dtype: StorageDtype) -> GroupPlan:
     """Group a model's layers by block size and window, and find the frame that wastes least.
+
+    A token's bytes are those of 16 tokens' tile, divided: the scales of an int8 tile fill its last line only
+    in multiples of 16 tokens, and other block sizes are refused.
 
     Raises:
         InvalidConfig: the block sizes do not fit the model, or would waste more than 5 % of the pool.
@@ -88,7 +92,7 @@ def plan_layers(spec: DecoderSpec, block_sizes: BlockSizes, element_bytes: int) 
         block_sizes,
         num_layers=spec.num_layers,
         num_kv_heads=spec.num_kv_heads,
-        token_bytes=spec.head_dim * element_bytes,
+        token_bytes=tile_bytes(dtype, 16, spec.head_dim) // 16,
         windows=spec.sliding_window or None,
     )
 
