@@ -1,5 +1,6 @@
 """Native paged attention: near the float64 oracle, and the same to the last bit however the work is cut."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -267,6 +268,26 @@ def test_a_broken_neighbour_stays_alone(dtype, isa):
     assert np.isnan(out[0]).all()
     before_the_fault = native.attend(*paged.step([(1, 30, 60)]))
     assert np.isfinite(before_the_fault).all()
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "block_size", "message"),
+    [
+        (24, 8, "head_dim=24: .* multiple of 16, at most 256"),
+        (272, 8, "head_dim=272: .* multiple of 16, at most 256"),
+        (16, 12, "block_size=12: must be a multiple of 8"),
+    ],
+)
+def test_shapes_without_kernels_are_refused(head_dim, block_size, message):
+    paged = make_paged(Shape(2, 1, head_dim), [make_sequence(Shape(2, 1, head_dim), 8, seed=0)], 8)
+    layout = paged.arena.layout
+    layers = tuple(dataclasses.replace(layer, block_size=block_size) for layer in layout.layers)
+    paged.arena.layout = dataclasses.replace(layout, layers=layers)
+    step, q = paged.step([(0, 7, 8)])
+    with pytest.raises(ValueError, match=message):
+        Native(paged, isa=ISAS[0]).attend(step, q)
+    with pytest.raises(ValueError, match=message):
+        Native(paged, isa=ISAS[0]).rope_and_write(step, np.zeros((1, 4, head_dim), np.float32))
 
 
 @each_dtype
