@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -15,10 +16,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from gguf import GGUFWriter
 from huggingface_hub import constants as hub_constants
 
+from octavo.cli import main
+from octavo.cli.models import _leaving_on_sigterm
 from octavo.core.errors import CorruptModel, ModelNotFound
+from octavo.models.loading import load_model
+from octavo.text.loading import load_text
 from octavo.weights import packages, sources
+from octavo.weights.gguf import open_gguf
 from octavo.weights.hub import choose_files, fetch_from_hub
 from octavo.weights.packages import PackagedModel, fetch_package, unpack_wheel
 from octavo.weights.progress import ignore_progress
@@ -173,6 +180,28 @@ def test_nearest_names_are_suggested(tmp_path):
     with pytest.raises(ModelNotFound) as caught:
         resolve("gpt", cache_dir=tmp_path)
     assert "did you mean" not in str(caught.value)
+
+
+def test_the_suffix_of_a_gguf_file_may_be_in_upper_case(tmp_path):
+    file = tmp_path / "M.GGUF"
+    file.write_bytes(CONTENT)
+    assert resolve(file) == file
+    assert resolve(tmp_path) == file
+    wheel = write_wheel(tmp_path / "wheels", {"toy_model/TOY.Gguf": CONTENT})
+    unpacked = resolve(wheel, cache_dir=tmp_path / "cache")
+    assert unpacked.read_bytes() == CONTENT
+    assert resolve(unpacked.parent.name, cache_dir=tmp_path / "cache") == unpacked
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["pipe.gguf", "pipe-1.0-py3-none-any.whl"])
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelNotFound, match=f"{name} is not a regular file"):
+        resolve(tmp_path / name)
+    for path in (tmp_path / name, Path("/dev/zero")):
+        with pytest.raises(ModelNotFound, match=f"cannot open {path}: not a regular file"):
+            open_gguf(path)
 
 
 # Wheels
@@ -380,6 +409,53 @@ def test_a_truncated_file_in_the_cache_is_fetched_again(tmp_path):
     )
 
 
+def damage(file: Path) -> None:
+    """Change what a file says and not how long it is."""
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_file_of_the_right_size_is_fetched_again_if_asked(tmp_path, monkeypatch):
+    write_wheel(tmp_path / "wheels")
+    monkeypatch.setattr(sources, "PACKAGED_MODELS", (toy_package(),))
+    arguments = {"cache_dir": tmp_path / "cache", "pip_args": from_directory(tmp_path / "wheels")}
+    file = resolve("toy", **arguments)
+    damage(file)
+    assert resolve("toy", **arguments).read_bytes() != CONTENT  # only its size was compared
+    assert resolve("toy", verify=True, **arguments).read_bytes() == CONTENT
+    forbid_subprocesses(monkeypatch)
+    assert resolve("toy", verify=True, **arguments) == file  # and a whole one is left alone
+
+
+def test_a_damaged_file_is_unpacked_again_if_asked(tmp_path):
+    wheel = write_wheel(tmp_path / "wheels")
+    file = resolve(wheel, cache_dir=tmp_path)
+    damage(file)
+    assert resolve(wheel, cache_dir=tmp_path).read_bytes() != CONTENT
+    assert resolve(wheel, cache_dir=tmp_path, verify=True).read_bytes() == CONTENT
+
+
+def test_what_is_damaged_in_the_cache_names_the_command_that_repairs_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PACKAGED_MODELS", (toy_package(),))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "octavo" / "models" / "toy" / "toy.gguf"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"GGUX" + bytes(100))
+    with pytest.raises(CorruptModel, match=r"fetch it again\. 'octavo models pull toy' repairs it$"):
+        load_model(file)
+    elsewhere = file.rename(tmp_path / "toy.gguf")
+    with pytest.raises(CorruptModel, match=r"fetch it again$"):
+        load_model(elsewhere)
+    writer = GGUFWriter(file, "llama")
+    writer.add_string("tokenizer.ggml.model", "gpt2")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(CorruptModel, match=r"'octavo models pull toy' repairs it$"):
+        load_text(open_gguf(file))
+
+
 def test_a_wrong_checksum_names_both_and_keeps_nothing(tmp_path):
     write_wheel(tmp_path / "wheels")
     expected = rf"has sha256 {hashlib.sha256(CONTENT).hexdigest()}, expected {'f' * 64}"
@@ -401,6 +477,39 @@ def test_a_failed_download_quotes_pip_and_keeps_nothing(tmp_path):
     with pytest.raises(ModelNotFound, match=expected):
         fetch_package(toy_package(), tmp_path / "models", progress=ignore_progress, pip_args=NO_INDEX)
     assert everything_below(tmp_path / "models") == []
+
+
+def test_the_cause_of_a_failed_download_is_the_end_of_pips_traceback(tmp_path):
+    write_wheel(tmp_path / "wheels")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(CONTENT) // 2, hard))
+    try:
+        with pytest.raises(ModelNotFound, match=r"for toy: OSError: \[Errno 27\] File too large"):
+            fetch_package(
+                toy_package(),
+                tmp_path / "models",
+                progress=ignore_progress,
+                pip_args=from_directory(tmp_path / "wheels"),
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert everything_below(tmp_path / "models") == []
+
+
+def test_a_disk_that_fills_up_during_the_download_is_named(tmp_path, monkeypatch):
+    # In place of pip: a traceback as pip shows it, for want of a disk that can be filled.
+    said = "ERROR: Exception:\nTraceback (most recent call last):\n  File ...\nOSError: [Errno 28] {}\n"
+    fake = f"import sys; print({said!r}.format('No space left on device')); sys.exit(2)"
+    monkeypatch.setattr(packages, "_RUN_PIP", fake)
+    usage = shutil.disk_usage(tmp_path)
+    left = iter([usage, usage._replace(free=5000)])
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: next(left))
+    expected = (
+        r"the disk filled up while toy was downloaded \(OSError: \[Errno 28\] No space left on device\): "
+        r"4\.9 KiB are free, and fetching takes 878\.9 KiB for a moment"
+    )
+    with pytest.raises(ModelNotFound, match=expected):
+        fetch_package(toy_package(), tmp_path / "models", progress=ignore_progress)
 
 
 def test_a_python_without_pip_is_told_so(tmp_path, monkeypatch):
@@ -571,12 +680,16 @@ def test_a_connection_that_breaks_leaves_nothing_behind(tmp_path, server):
     assert everything_below(tmp_path / "models") == []
 
 
-def test_an_interrupted_download_stops_pip_and_leaves_nothing_behind(tmp_path, server, monkeypatch):
-    # Large enough to pass the buffers between the server and pip's file.
-    content_of_model = CONTENT * 10
-    wheel = write_wheel(tmp_path / "wheels", {"toy_model/toy.gguf": content_of_model})
+# Large enough to pass the buffers between the server and pip's file.
+LARGE_CONTENT = CONTENT * 10
+
+
+@pytest.fixture
+def stalled(tmp_path, server):
+    """A package whose download stops shortly before its end, and the arguments for pip that lead there."""
+    wheel = write_wheel(tmp_path / "wheels", {"toy_model/toy.gguf": LARGE_CONTENT})
     content = wheel.read_bytes()
-    interrupted = threading.Event()
+    ended = threading.Event()
 
     def stall(handler):
         handler.send_response(200)
@@ -584,28 +697,124 @@ def test_an_interrupted_download_stops_pip_and_leaves_nothing_behind(tmp_path, s
         handler.end_headers()
         handler.wfile.write(content[:-1000])
         handler.wfile.flush()
-        interrupted.wait(60)
+        ended.wait(60)
         handler.close_connection = True
+
+    package = toy_package(
+        wheel_bytes=len(content),
+        num_bytes=len(LARGE_CONTENT),
+        sha256=hashlib.sha256(LARGE_CONTENT).hexdigest(),
+    )
+    yield package, serve_wheel(server, wheel, stall)
+    ended.set()
+
+
+def test_an_interrupted_download_stops_pip_and_leaves_nothing_behind(tmp_path, stalled, monkeypatch):
+    package, pip_args = stalled
 
     def interrupt(label, done_bytes, total_bytes):
         steps(label, done_bytes, total_bytes)
-        if done_bytes > len(content) // 2:
+        if done_bytes > package.wheel_bytes // 2:
             raise KeyboardInterrupt
 
     steps = Steps()
     started = []
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
-    package = toy_package(wheel_bytes=len(content), num_bytes=len(content_of_model))
-    pip_args = serve_wheel(server, wheel, stall)
     with pytest.raises(KeyboardInterrupt):
         fetch_package(package, tmp_path / "models", progress=interrupt, pip_args=pip_args)
-    interrupted.set()
     (process,) = started
     assert process.returncode is not None
     assert process.returncode != 0
     assert everything_below(tmp_path / "models") == []
-    assert len(content) // 2 < steps[-1][1] < len(content)
+    assert package.wheel_bytes // 2 < steps[-1][1] < package.wheel_bytes
+
+
+PULL_SCRIPT = """
+import subprocess, sys
+from octavo.cli import main
+from octavo.cli.models import _leaving_on_sigterm
+from octavo.weights import packages, sources
+sources.PACKAGED_MODELS = (packages.PackagedModel(*eval(sys.argv[1])),)
+resolve = sources.resolve
+def resolve_and_tell(model, *, progress, **options):
+    def tell(label, done_bytes, total_bytes):
+        if done_bytes > total_bytes // 2:
+            print(started[0].pid, flush=True)
+        progress(label, done_bytes, total_bytes)
+    return resolve(model, progress=tell, pip_args=sys.argv[2:], **options)
+sources.resolve = resolve_and_tell
+popen, started = subprocess.Popen, []
+subprocess.Popen = lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
+main(["models", "pull", "toy"])
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_pip_ends_with_a_pull_that_is_ended(tmp_path, stalled, number):
+    package, pip_args = stalled
+    fields = repr(tuple(getattr(package, name) for name in PackagedModel.__dataclass_fields__))
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(packages.__file__).parents[2]),
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    models = tmp_path / "octavo" / "models"
+    with subprocess.Popen(
+        [sys.executable, "-c", PULL_SCRIPT, fields, *pip_args],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as pull:
+        pip = int(pull.stdout.readline())
+        assert is_running(pip)
+        assert everything_below(models)[0].startswith(".fetch-")
+        pull.send_signal(number)
+        _, errors = pull.communicate(timeout=60)
+    assert errors == ""
+    for _ in range(600):  # the kernel ends pip a moment after the process that started it
+        if not is_running(pip):
+            break
+        time.sleep(0.1)
+    assert not is_running(pip)
+    if number == signal.SIGTERM:
+        assert pull.returncode == 128 + signal.SIGTERM
+        assert everything_below(models) == []
+    else:
+        assert everything_below(models)[0].startswith(".fetch-")
+        pip_args = from_directory(tmp_path / "wheels")
+        fetch_package(package, models, progress=ignore_progress, pip_args=pip_args)
+        assert everything_below(models) == ["toy", "toy/toy.gguf"]
+
+
+def test_sigterm_ends_a_pull_once_and_in_all_threads():
+    steps = Steps()
+    with _leaving_on_sigterm(steps) as progress:
+        progress("toy", 1, 2)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # the removal goes on
+        with pytest.raises(SystemExit):  # as a thread that downloads would see it
+            progress("toy", 2, 2)
+    assert steps == [("toy", 1, 2)]
+
+
+def test_sigterm_is_as_it_was_after_a_pull(tmp_path, capsys):
+    file = tmp_path / "m.gguf"
+    file.touch()
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as leaving:
+        main(["models", "pull", str(file)])
+    assert (leaving.value.code, capsys.readouterr().out) == (0, f"{file}\n")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 # The hub
@@ -614,6 +823,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SAFETENSORS_REPO = {
     "config.json": b'{"model_type": "llama"}',
     "tokenizer.json": b"{}",
+    "additional_chat_templates/tool_use.jinja": b"{{ tools }}",
+    "other/additional_chat_templates/tool_use.jinja": b"not wanted",
     "README.md": b"# A model",
     "pytorch_model.bin": b"not wanted",
     "original/model.safetensors": b"not wanted",
@@ -728,11 +939,12 @@ def test_a_hub_model_brings_the_files_that_are_needed(tmp_path, hub):
     wanted = {
         "config.json",
         "tokenizer.json",
+        "additional_chat_templates/tool_use.jinja",
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
     }
-    assert set(everything_below(directory)) == wanted
+    assert set(everything_below(directory)) == wanted | {"additional_chat_templates"}
     assert all((directory / name).read_bytes() == SAFETENSORS_REPO[name] for name in wanted)
     assert directory.is_relative_to(tmp_path / "hub")
     total = sum(len(SAFETENSORS_REPO[name]) for name in wanted)
@@ -808,6 +1020,7 @@ def test_a_hub_that_fails_in_mid_download(tmp_path, hub):
         (["config.json", "model.safetensors", "m.gguf"], None, ["config.json", "model.safetensors"]),
         (["config.json", "model.safetensors", "m.gguf"], "m.gguf", ["m.gguf"]),
         (["config.json", "m.gguf"], None, ["m.gguf"]),
+        (["config.json", "M-Q8_0.GGUF"], "q8_0", ["M-Q8_0.GGUF"]),
         (["q/m-Q8_0.gguf", "m-Q4_0.gguf"], "q8_0", ["q/m-Q8_0.gguf"]),
         (["m-Q4_K.gguf", "m-Q4_K_M.gguf"], "Q4_K", ["m-Q4_K.gguf"]),
         (["m.Q4_0.gguf", "m.Q4_0.gguf.gguf"], "m.Q4_0.gguf", ["m.Q4_0.gguf"]),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from octavo.cli import bench, chat, generate, info, models
+from octavo.core.display import printable
 from octavo.core.errors import OctavoError
 
 app = typer.Typer(
@@ -50,5 +51,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=arguments, prog_name="octavo")
     except OctavoError as error:
-        print(f"octavo: {error}", file=sys.stderr)
+        print(f"octavo: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)

@@ -1,16 +1,24 @@
 """``octavo models``: fetch models, list them, look into one."""
 
 import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from octavo.cli import options
 from octavo.core.config import BlockSizes
+from octavo.core.display import printable
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from octavo.models.loading import LoadedModel
+    from octavo.weights.progress import Progress
 
 app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True)
 
@@ -25,13 +33,40 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def pull(model: Name) -> None:
-    """Fetch a model now, so that later runs need no network. Prints where it lies."""
+    """Fetch a model now, so that later runs need no network, or mend it. Prints where it lies."""
     from octavo.engine.progress import fetch_bar
+    from octavo.weights.progress import ignore_progress
     from octavo.weights.sources import resolve
 
-    with fetch_bar() as progress:
-        path = resolve(model, progress=progress)
+    with fetch_bar() as bar, _leaving_on_sigterm(bar or ignore_progress) as progress:
+        path = resolve(model, progress=progress, verify=True)
     print(path)
+
+
+@contextmanager
+def _leaving_on_sigterm(progress: "Progress") -> Iterator["Progress"]:
+    """Turn SIGTERM into SystemExit, so that what a fetch has begun is removed.
+
+    The Progress that is given raises it too: threads that download learn of the signal in no other way.
+    """
+    ended = False
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        nonlocal ended
+        if not ended:  # the second signal must not break off the removal
+            ended = True
+            raise SystemExit(128 + signum)
+
+    def report(label: str, done_bytes: int, total_bytes: int | None) -> None:
+        if ended:
+            raise SystemExit(128 + signal.SIGTERM)
+        progress(label, done_bytes, total_bytes)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield report
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @app.command(name="list")
@@ -51,7 +86,7 @@ def list_models(as_json: AsJson = False) -> None:
     here = {names.get(m.name) for m in cached}  # an alias is here if its model is
     table = Table("name", "size", Column("where, or what", overflow="fold"), box=None)
     for model in cached:
-        table.add_row(model.name, format_bytes(model.num_bytes), str(model.path))
+        table.add_row(_cell(model.name), format_bytes(model.num_bytes), _cell(str(model.path)))
     for name, description in names.items():
         if description not in here:
             table.add_row(name, "to fetch", description)
@@ -114,6 +149,13 @@ def describe(loaded: "LoadedModel", block_sizes: BlockSizes = 16) -> dict[str, A
     }
 
 
+def _cell(text: str) -> "Text":
+    """Text of unknown origin for a table: neither the terminal nor rich takes any of it for a command."""
+    from rich.text import Text
+
+    return Text(printable(text))
+
+
 def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
@@ -121,8 +163,8 @@ def _show(found: dict[str, Any]) -> None:
     from octavo.core.units import format_bytes
 
     table = Table(Column(), Column(overflow="fold"), show_header=False, box=None)
-    table.add_row("File", f"{found['path']} ({found['format']})")
-    table.add_row("Family", found["family"])
+    table.add_row("File", _cell(f"{found['path']} ({found['format']})"))
+    table.add_row("Family", _cell(found["family"]))
     table.add_row(
         "Shape",
         f"{found['num_layers']} layers, hidden {found['hidden_size']}, MLP {found['intermediate_size']}, "
@@ -137,7 +179,7 @@ def _show(found: dict[str, Any]) -> None:
         f"{name} {format_bytes(entry['num_bytes'])} in {entry['num_tensors']} tensors"
         for name, entry in sorted(found["encodings"].items(), key=lambda item: -item[1]["num_bytes"])
     )
-    table.add_row("Weights", f"{format_bytes(found['weight_bytes'])}: {weights}")
+    table.add_row("Weights", _cell(f"{format_bytes(found['weight_bytes'])}: {weights}"))
     kv = ", ".join(f"{format_bytes(size)} as {dtype}" for dtype, size in found["kv_bytes_per_token"].items())
     table.add_row("KV per token", kv)
     groups = [

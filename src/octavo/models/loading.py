@@ -12,6 +12,7 @@ from octavo.models.weights import DecoderWeights, take_weights
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.gguf import open_gguf
 from octavo.weights.safetensors import open_safetensors
+from octavo.weights.sources import naming_repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,10 @@ def load_model(path: Path) -> LoadedModel:
     """
     if not path.exists():
         raise ModelNotFound(f"no model at {path}")
-    checkpoint = open_safetensors(path) if path.is_dir() else open_gguf(path)
-    spec = read_spec(checkpoint)
-    return LoadedModel(spec, take_weights(checkpoint, spec), checkpoint)
+    with naming_repair(path):
+        checkpoint = open_safetensors(path) if path.is_dir() else open_gguf(path)
+        spec = read_spec(checkpoint)
+        return LoadedModel(spec, take_weights(checkpoint, spec), checkpoint)
 
 
 def read_spec(checkpoint: Checkpoint) -> DecoderSpec:

@@ -9,6 +9,7 @@ from octavo.text.gguf_tokenizer import GGUFVocabulary, build_gguf_tokenizer
 from octavo.text.hf_tokenizer import build_hf_tokenizer, named_special_tokens, read_json
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.sources import naming_repair
 
 DEFAULT = "default"
 
@@ -28,10 +29,11 @@ def load_text(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
         CorruptModel: a file is damaged or contradicts another.
     """
     if checkpoint.kind == "gguf":
-        templates = _gguf_templates(checkpoint.metadata)
-        vocabulary = GGUFVocabulary(checkpoint.metadata)
-        tokenizer = build_gguf_tokenizer(vocabulary, tuple(templates.values()))
-        special_tokens = _gguf_special_tokens(vocabulary)
+        with naming_repair(checkpoint.path):
+            templates = _gguf_templates(checkpoint.metadata)
+            vocabulary = GGUFVocabulary(checkpoint.metadata)
+            tokenizer = build_gguf_tokenizer(vocabulary, tuple(templates.values()))
+            special_tokens = _gguf_special_tokens(vocabulary)
     elif checkpoint.kind == "safetensors":
         directory = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
         templates = _directory_templates(directory)

@@ -1,6 +1,7 @@
 """An opened model: its metadata and its tensors, still lying in the files they came from."""
 
 import mmap
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -84,10 +85,13 @@ def map_file(path: Path) -> mmap.mmap:
     """Map a file for reading; the map lives as long as any array over it.
 
     Raises:
-        ModelNotFound: the file cannot be opened.
+        ModelNotFound: the file cannot be opened, or is not a regular file.
         CorruptModel: it is empty.
     """
     try:
+        # Before opening: that alone waits for a writer if it is a pipe, and does who knows what to a device.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ModelNotFound(f"cannot open {path}: not a regular file")
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:

