@@ -90,8 +90,7 @@ struct PairedBFloat16KV : FloatSums {
         for (int d = 0; d < head_dim; d += 16) store_bf16(operands + 2 * d, load(q + d) * splat(scale));
     }
     OCTAVO_INLINE static F32x16 store_weights(uint8_t* out, F32x16 weights) {
-        store_bf16(out, weights);
-        return as_float(round_bf16(weights) & splat(int32_t(0xffff0000)));
+        return store_rounded_bf16(out, weights);
     }
 };
 

@@ -12,6 +12,7 @@
 //   load_first, store_first        the first n lanes only; the others load as zero
 //   load_bf16, load_f16            16 two-byte values, widened exactly
 //   store_bf16                     narrowed, to nearest even
+//   store_rounded_bf16             the same, of numbers that are not subnormal; returns what was stored
 //   load_words, store_words        64 raw bytes as 16 int32
 //   + - * /, fma(a, b, c)          a * b + c in one rounding (two where there is no FMA: kHasFma says)
 //   min, max                       of floats: b where either is NaN
@@ -85,6 +86,13 @@ OCTAVO_INLINE float f16_to_float(uint16_t h) {
     const float magnitude = float(mantissa) * 0x1p-24f;
     return sign ? -magnitude : magnitude;
 }
+
+#if !defined(__AVX512BF16__)
+OCTAVO_INLINE F32x16 store_rounded_bf16(void* p, F32x16 a) {
+    store_bf16(p, a);
+    return as_float(round_bf16(a) & splat(int32_t(0xffff0000)));
+}
+#endif
 
 // e^x to a relative error of about 1e-7 between -87.3 and 88.3; 0 below -87.7, e^88.3 above, NaN of NaN.
 // Method: x = n ln 2 + r with |r| <= ln(2) / 2, a polynomial for e^r, and n added to the exponent. The

@@ -140,6 +140,11 @@ OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
 
 #if defined(__AVX512BF16__)
 constexpr bool kHasBf16Dot = true;
+OCTAVO_INLINE F32x16 store_rounded_bf16(void* p, F32x16 a) {
+    const __m256i half = (__m256i)_mm512_cvtneps_pbh(a.v);
+    _mm256_storeu_si256(static_cast<__m256i*>(p), half);
+    return as_float(shift_left<16>(I32x16{_mm512_cvtepu16_epi32(half)}));
+}
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};
 }
