@@ -12,6 +12,7 @@ from octavo.backends.recorder import Embedding, Linear, Recorder, Value, Vector,
 from octavo.core.config import Activations
 from octavo.core.errors import InvalidConfig
 from octavo.storage.arena import Arena
+from octavo.weights.encoding import dequantize
 from octavo.weights.tensor import WeightTensor
 
 
@@ -158,4 +159,4 @@ class CpuBackend:
 
 def _as_vector(tensor: WeightTensor) -> FloatArray:
     """The values of a vector as float32, without a copy where they are that already."""
-    return np.ascontiguousarray(tensor.dequantize(), np.float32).reshape(-1)
+    return np.ascontiguousarray(dequantize(tensor), np.float32).reshape(-1)
