@@ -16,7 +16,7 @@ import numpy as np
 from octavo.backends.cpu import CpuBackend
 from octavo.bench.ceilings import Meter
 from octavo.bench.tables import print_ceilings, print_table
-from octavo.core.config import KVDtype
+from octavo.core.config import BlockSizes, KVDtype
 from octavo.core.errors import InvalidConfig
 from octavo.core.sampling import SamplingParams
 from octavo.core.units import format_bytes
@@ -75,7 +75,7 @@ def run(
     only: Sequence[str] = (),
     quick: bool = False,
     kv_dtype: KVDtype = "auto",
-    block_size: int = 16,
+    block_size: BlockSizes = 16,
     threads: int | None = None,
 ) -> dict[str, Any]:
     """Measure the scenes, each the median of three runs after a first one that is not counted.

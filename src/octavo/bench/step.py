@@ -18,7 +18,7 @@ from octavo.backends.cpu import CpuBackend, Program
 from octavo.bench.ceilings import Ceilings, Meter
 from octavo.bench.counting import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
 from octavo.bench.tables import print_ceilings, print_table
-from octavo.core.config import EngineConfig
+from octavo.core.config import BlockSizes, EngineConfig
 from octavo.core.errors import InvalidConfig
 from octavo.core.sampling import SamplingParams
 from octavo.engine.build import BuiltEngine, build_engine
@@ -69,7 +69,7 @@ def run(
     profile: bool = False,
     num_steps: int = 64,
     threads: int | None = None,
-    block_size: int = 16,
+    block_size: BlockSizes = 16,
 ) -> dict[str, Any]:
     """Measure decoding steps of ``batch`` sequences of about ``context_len`` tokens.
 

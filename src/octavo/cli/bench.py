@@ -66,7 +66,7 @@ def step(
     context: Annotated[int, typer.Option(min=1, help="Tokens of each, about.")] = 128,
     profile: Annotated[bool, typer.Option("--profile", help="Time every operation, and Python.")] = False,
     steps: Annotated[int, typer.Option(min=1, help="Steps of which the median is taken.")] = 64,
-    block_size: options.BlockSize = 16,
+    block_size: options.BlockSize = "16",
     threads: options.Threads = None,
     as_json: AsJson = False,
     output: Output = None,
@@ -80,7 +80,7 @@ def step(
         context_len=context,
         profile=profile,
         num_steps=steps,
-        block_size=block_size,
+        block_size=options.parse_block_size(block_size),
         threads=threads,
     )
     if not _deliver(report, as_json, output):
@@ -96,7 +96,7 @@ def scenes(
     ] = None,
     quick: Quick = False,
     kv_dtype: options.KVDtype = "auto",
-    block_size: options.BlockSize = 16,
+    block_size: options.BlockSize = "16",
     threads: options.Threads = None,
     as_json: AsJson = False,
     output: Output = None,
@@ -109,7 +109,7 @@ def scenes(
         only=only or (),
         quick=quick,
         kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked by EngineConfig
-        block_size=block_size,
+        block_size=options.parse_block_size(block_size),
         threads=threads,
     )
     if not _deliver(report, as_json, output):
