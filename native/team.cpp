@@ -8,6 +8,7 @@
 #include <fstream>
 #include <mutex>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -93,7 +94,12 @@ void Worker::await_loop() {
     loop_++;
 }
 
-Team::Team(int count) : count_(std::max(1, count)) { start(); }
+Team::Team(int count) : count_(count) {
+    if (count < 1 || count > kMaxCount)
+        throw std::invalid_argument("count=" + std::to_string(count) + ": a team has from 1 to " +
+                                    std::to_string(kMaxCount) + " workers");
+    start();
+}
 
 void Team::start() {
     state_ = std::make_unique<State>();

@@ -63,6 +63,9 @@ class Worker {
 // nothing to do, then sleep. Survives fork(): the child starts threads of its own when it first needs them.
 class Team {
   public:
+    static constexpr int kMaxCount = 4096;
+
+    // Throws std::invalid_argument unless `count` is from 1 to kMaxCount.
     explicit Team(int count);
     ~Team();
     Team(const Team&) = delete;

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import signal
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 
@@ -10,6 +13,14 @@ from octavo.weights.sources import resolve
 # No deadline: the time of one example says nothing on a shared machine.
 hypothesis.settings.register_profile("octavo", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("octavo")
+
+
+@pytest.fixture
+def usual_ctrl_c() -> Iterator[None]:
+    """Ctrl-C as Python takes it; a background job of a script inherits it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

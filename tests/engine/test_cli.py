@@ -12,6 +12,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.cli.chat import Conversation
+from octavo.cli.terminal import visible
 
 
 @pytest.fixture
@@ -65,6 +66,17 @@ def test_generate_from_a_file(run, model, tmp_path):
     assert lines[2]["prompt_token_ids"] == [1, 2, 3]
 
 
+def test_only_a_newline_ends_a_line_of_json(run, model, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    separators = "a\u2028b\u2029c\u0085d"
+    file.write_bytes(f'\ufeff{{"prompt": "{separators}", "max_tokens": 1}}\r\n{{"prompt": [1]}}'.encode())
+    status, out, err = run("generate", "--file", file, "--max-tokens", 1, "--json", *model)
+    assert (status, err) == (0, "")
+    with LLM(model[1], kv_memory="16MiB") as llm:
+        expected = llm.tokenizer.encode(separators)
+    assert [json.loads(line)["prompt_token_ids"] for line in out.split("\n")[:-1]] == [expected, [1]]
+
+
 def test_generate_from_standard_input(run, model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"prompt": "Hi"}\n'))
     status, out, _ = run("generate", "--file", "-", "--max-tokens", 2, "--json", *model)
@@ -90,6 +102,9 @@ def test_generate_as_chat(run, model):
         ('{"prompt": 7}', 'line 2: "prompt" must be'),
         ('{"prompt": "a", "max_token": 5}', "line 2: unknown parameter 'max_token'"),
         ('{"prompt": "a", "max_tokens": 0}', "line 2: max_tokens=0: must be an integer, at least 1"),
+        ("[" * 100_000, "line 2: not JSON"),
+        ('{"prompt": "a", "n": true}', "line 2: sampling parameter n=True is not supported yet"),
+        ('{"prompt": "a", "temperature": 1' + "0" * 400 + "}", "line 2: temperature=1000"),
         ('{"prompt": "a", "n": 2}', "line 2: sampling parameter n=2 is not supported yet"),
     ],
 )
@@ -129,7 +144,10 @@ def test_errors_are_short_and_have_a_status(run, arguments, status, message):
 
 def test_errors_that_need_the_model(run, model):
     cases = [
-        (("--kv-dtype", "int8"), "octavo: kv_dtype='int8': choose one of auto, bfloat16, float32"),
+        (("--kv-dtype", "int4"), "octavo: kv_dtype='int4': choose one of auto, bfloat16, float32, int8"),
+        (("--threads", 99999999999), "octavo: threads=99999999999: must be from 1 to "),
+        (("--max-num-seqs", 10**12), "octavo: max_num_seqs=1000000000000: must be at most 65536"),
+        (("--kv-memory", "0"), "octavo: kv_memory='0': must be at least 1 byte"),
         (("--block-size", 10), "octavo: block_size=10: must be a multiple of 8"),
         (("--max-context", 20), "octavo: prompt 0: the prompt has 41 tokens; at most 19 leave room"),
     ]
@@ -156,7 +174,7 @@ def test_models(run, smollm2_path):
     found = json.loads(out)
     assert status == 0
     assert (found["family"], found["num_layers"], found["vocab_size"]) == ("llama", 30, 49152)
-    assert found["kv_bytes_per_token"] == {"bfloat16": 23040, "float32": 46080}
+    assert found["kv_bytes_per_token"] == {"bfloat16": 23040, "float32": 46080, "int8": 12240}
     assert found["weight_bytes"] == sum(entry["num_bytes"] for entry in found["encodings"].values())
     status, out, _ = run("models", "info", smollm2_path)
     assert (status, "30 layers" in out) == (0, True)
@@ -198,12 +216,13 @@ def test_chat_ends_with_its_input(run, model, monkeypatch):
 def test_chat_with_a_conversation_that_is_too_long(run, model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("word " * 100 + "\nHi\n"))
     status, out, err = run("chat", "--max-context", 64, "--max-tokens", 5, "--temperature", 0, *model)
-    assert status == 0
+    assert status == 1
     assert "leave room for one new token" in err
+    assert err.endswith("octavo: messages that got no answer, or not all of it: 1\n")
     assert len(out.strip()) > 0  # the second message was answered
 
 
-def test_ctrl_c_stops_the_answer_not_the_chat(smollm2_path, monkeypatch, capsys):
+def test_ctrl_c_stops_the_answer_not_the_chat(smollm2_path, monkeypatch, capsys, usual_ctrl_c):
     with LLM(smollm2_path, kv_memory="32MiB", max_num_seqs=1) as llm:
         step = llm.engine.step
         steps = []
@@ -259,3 +278,68 @@ def test_an_unknown_instruction_set_is_refused(smollm2_path):
         assert (result.returncode, result.stdout) == (1, "")
         assert result.stderr.startswith("octavo: ")
         assert "mmx" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [
+        ("generate hi --max-tokens 1 --json >/dev/full", "No space left on device"),
+        ("generate hi --max-tokens 1 >/dev/full", "No space left on device"),
+        ("generate hi --max-tokens 1 --json >&-", "standard output is closed"),
+        ("generate --file - <&-", "cannot read standard input: it is closed"),
+        ("chat <&-", "standard input is closed"),
+        ("chat </", "cannot read standard input"),
+    ],
+)
+def test_streams_that_cannot_be_used(smollm2_path, redirection, message):
+    command = f'"{sys.executable}" -m octavo {redirection} '
+    if "--file" not in redirection:
+        command += f'--model "{smollm2_path}" --kv-memory 16MiB'
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    lines = result.stderr.splitlines()
+    assert (result.returncode, result.stdout, len(lines)) == (1, "", 1)
+    assert lines[0].startswith("octavo: ")
+    assert message in lines[0]
+
+
+def test_a_terminal_is_not_commanded():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    text = "a\x1b[2Jb\r\x07\x9b\x7f\n\tä"
+    assert visible(text, Terminal()) == "a\\x1b[2Jb\\x0d\\x07\\x9b\\x7f\n\tä"
+    assert visible(text, io.StringIO()) == text
+
+
+def test_no_command_writes_control_characters_to_a_terminal(smollm2_path, monkeypatch):
+    """Both commands on a pseudo-terminal; the prompt is shown, and asks for nothing else."""
+    for command, typed in ((["generate", "\x1b[2Jhi"], b""), (["chat", "--temperature", "0"], b"Hi\n\x04")):
+        controller, terminal = os.openpty()
+        arguments = [*command, "--max-tokens", "1", "--model", str(smollm2_path), "--kv-memory", "16MiB"]
+        os.write(controller, typed)
+        process = subprocess.run(
+            [sys.executable, "-c", _FORGED, *arguments],
+            stdin=terminal if typed else subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TERM": "dumb"},
+            check=False,
+        )
+        os.close(terminal)
+        shown = os.read(controller, 1 << 16)
+        os.close(controller)
+        assert process.returncode == 0, process.stderr
+        assert b"\\x1b]0;owned\\x07" in shown
+        assert b"\x1b]" not in shown
+        assert b"\x1b[2J" not in shown
+
+
+# A model whose every token is a command to the terminal.
+_FORGED = """
+import sys
+from octavo.cli import main
+from octavo.text.tokenizer import Tokenizer
+Tokenizer.visible_bytes = lambda self, token_id, *, skip_special=True: b"\\x1b]0;owned\\x07"
+main(sys.argv[1:])
+"""

@@ -1,5 +1,8 @@
 """From tokens to outputs: reasons, stop texts, streams, failures."""
 
+import sys
+import threading
+
 import numpy as np
 import pytest
 from toy import EOS, ToyDetokenizer, ToyEngine, tokens_of, toy_greedy, toy_text
@@ -93,17 +96,124 @@ def test_streamed_emoji_are_whole():
     assert pieces.count("") == 6
 
 
-def test_output_cut_inside_a_character_is_not_lost():
+def test_output_cut_inside_a_character_ends_before_it():
     start = ToyDetokenizer.TEXT.index("😀".encode())
 
     def force(inputs, logits):
         logits[:] = 0
         logits[0, start + int(inputs.positions[-1])] = 9
 
+    for settings, reason, num_tokens in (
+        ({"max_tokens": 7}, "length", 7),
+        ({"max_tokens": 9, "stop_token_ids": [start + 6]}, "stop", 7),
+    ):
+        toy = ToyEngine(hook=force)
+        generation = toy.submit([3], **settings)
+        pieces = []
+        while not generation.finished:
+            toy.step()
+            pieces.append(generation.take_text())
+        completion = generation.output().outputs[0]
+        assert completion.finish_reason == reason
+        assert completion.token_ids == list(range(start, start + num_tokens))
+        assert completion.text == "".join(pieces) == "😀"
+
+
+def test_bytes_that_are_no_character_are_shown_as_such():
+    start = ToyDetokenizer.TEXT.index("😀".encode())
+
+    def force(inputs, logits):
+        logits[:] = 0
+        logits[0, [start, start + 1, 0][int(inputs.positions[-1])]] = 9
+
     toy = ToyEngine(hook=force)
     generation = toy.submit([3], max_tokens=3)
     toy.run(generation)
-    assert generation.text == "\ufffd"
+    assert generation.text == "\ufffda"
+
+
+EXTREMES = [
+    {"top_k": 2**31 - 1},
+    {"max_tokens": 10**21},
+    {"seed": 2**64 - 1},
+    {"temperature": 1e6},
+    {"temperature": 5e-324},
+    {"temperature": 1e-40},
+    {"top_p": 5e-324},
+    {"top_k": 2**31 - 1, "top_p": 5e-324, "min_p": 1.0},
+    {"min_p": 1},
+    {"min_p": 5e-324},
+    {"stop_token_ids": np.arange(3).tolist()},
+    {"top_k": np.int64(5), "top_p": np.float32(0.5), "seed": np.uint64(2**64 - 1), "max_tokens": np.int8(5)},
+]
+
+
+@pytest.mark.parametrize("settings", EXTREMES, ids=str)
+def test_no_setting_breaks_a_step(settings):
+    toy = ToyEngine(context_len=24)
+    neighbour = toy.submit([1] * 4, max_tokens=6, ignore_eos=True)
+    generation = toy.submit([2] * 4, **{"temperature": 1.0, "max_tokens": 6, **settings})
+    toy.run(generation, neighbour)
+    assert generation.output().error is None
+    assert tokens_of(neighbour) == toy_greedy([1] * 4, 6)
+
+
+def test_a_row_that_cannot_be_opened_fails_its_request_only():
+    toy = ToyEngine(max_step_tokens=8, max_num_seqs=2)
+    prompts = [[i] * 20 for i in range(4)]
+    generations = [toy.submit(p, max_tokens=6, ignore_eos=True) for p in prompts]
+    object.__setattr__(generations[1].request.params, "top_k", 2**40)
+    toy.run(*generations)
+    for i, generation in enumerate(generations):
+        output = generation.output()
+        if i == 1:
+            assert output.outputs[0].finish_reason == "error"
+            assert "sampling parameters could not be used" in str(output.error)
+            assert output.outputs[0].token_ids == []
+        else:
+            assert output.error is None
+            assert tokens_of(generation) == toy_greedy(prompts[i], 6)
+
+
+def test_threads_take_turns():
+    toy = ToyEngine(max_num_seqs=8)
+    found = {}
+
+    def serve(number: int) -> None:
+        prompt = [number] * 5
+        for _ in range(5):
+            generation = toy.submit(prompt, max_tokens=12, ignore_eos=True)
+            while not generation.finished:
+                toy.engine.step()
+            toy.engine.memory()
+            found.setdefault(number, []).append(tokens_of(generation))
+
+    threads = [threading.Thread(target=serve, args=(i,)) for i in range(6)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert found == {i: [toy_greedy([i] * 5, 12)] * 5 for i in range(6)}
+    toy.engine.check_invariants()
+
+
+def test_a_dropped_request_ends_before_the_next_step():
+    toy = ToyEngine()
+    generations = [toy.submit([i] * 4, max_tokens=9, ignore_eos=True) for i in range(2)]
+    toy.step()
+    step = toy.model.hook = lambda inputs, logits: toy.engine.drop(generations[0])  # as a finalizer may
+    assert step is not None
+    toy.step()
+    toy.model.hook = None
+    assert list(toy.engine.memory().requests) == [generations[1].request.request_id]
+    assert generations[0].output().outputs[0].finish_reason == "abort"
+    toy.run(generations[1])
+    assert tokens_of(generations[1]) == toy_greedy([1] * 4, 9)
 
 
 def test_unusable_logits_fail_one_request_only():

@@ -1,6 +1,7 @@
 """The whole line on the real model: what must not change an answer, changes no token."""
 
 import math
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -211,6 +212,15 @@ def test_context_end(smollm2_path):
         ([[1, True]], None, "not True"),
         ([1, 2.5], None, "not 2.5"),
         (["a", 5], None, "prompt 1: a prompt must be a text or a list of token ids, not int"),
+        (b"abc", None, "a prompt must be a text or a list of token ids, not bytes"),
+        ([b"abc"], None, "prompt 0: a prompt must be a text or a list of token ids, not bytes"),
+        ([bytearray(b"abc")], None, "not bytearray"),
+        (np.array([1.5, 2.0]), None, "a token id must be an integer, not 1.5"),
+        ([np.array([True])], None, "not True"),
+        ([np.array([[1, 2]])], None, "a token id must be an integer, not [1, 2]"),
+        ([np.array([], int)], None, "the prompt is empty"),
+        (np.array(3), None, "prompts must be"),
+        ([[10**5000]], None, "is outside the vocabulary"),
         (5, None, "prompts must be a text, a list of token ids, or a list of those, not int"),
         ({"prompt": "a"}, None, "not dict"),
         (["a", "b"], [GREEDY], "2 prompts, 1 given"),
@@ -229,7 +239,51 @@ def test_bad_requests_are_refused_before_anything_runs(llm, prompts, params, mes
 
 def test_numpy_token_ids_are_token_ids(llm):
     ids = llm.tokenizer.encode("Once upon a time")
-    assert tokens(llm.generate([list(np.array(ids))], GREEDY)) == tokens(llm.generate(ids, GREEDY))
+    expected = tokens(llm.generate(ids, GREEDY))
+    array = np.array(ids)
+    for prompts in (array, [array], array[None], [list(array)], array.astype(np.uint16)):
+        assert tokens(llm.generate(prompts, GREEDY)) == expected
+    assert tokens(llm.generate([array.astype(np.int32), ids], GREEDY)) == expected * 2
+    with llm.stream(array, GREEDY) as stream:
+        list(stream)
+    assert tokens([stream.output]) == expected
+
+
+def test_a_stream_that_is_lost_ends_its_request(llm):
+    stream = llm.stream("Once upon a time", GREEDY)
+    next(stream)
+    assert list(llm.memory().requests) == [stream.request_id]
+    del stream
+    assert llm.memory().requests == {}
+    assert not llm.engine.has_work
+    for piece in llm.stream("Once upon a time", GREEDY):
+        assert piece
+        break
+    llm.generate("a", GREEDY)
+    assert llm.memory().stats.used_blocks == 0
+    llm.engine.check_invariants()
+
+
+def test_two_threads_may_use_one_llm(llm, batch):
+    found = {}
+
+    def generate(half: int) -> None:
+        found[half] = tokens(llm.generate(PROMPTS[half::2][:4], GREEDY, progress=False))
+
+    def stream() -> None:
+        streams = [llm.stream(prompt, GREEDY) for prompt in PROMPTS[8:10]]
+        texts = ["".join(s) for s in streams]
+        assert texts == [s.output.outputs[0].text for s in streams]
+        found["stream"] = tokens([s.output for s in streams])
+
+    threads = [threading.Thread(target=generate, args=(half,)) for half in range(2)]
+    threads.append(threading.Thread(target=stream))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: batch[0:8:2], 1: batch[1:8:2], "stream": batch[8:10]}
+    llm.engine.check_invariants()
 
 
 def test_default_parameters_and_one_per_prompt(llm):
@@ -250,7 +304,13 @@ def test_default_parameters_and_one_per_prompt(llm):
         ({"max_context": 10_000}, InvalidConfig, "the model's limit is 8192"),
         ({"block_size": 10}, InvalidConfig, "block_size=10"),
         ({"block_size": {"0-9": 16}}, InvalidConfig, "layers 10-29 have none"),
-        ({"kv_dtype": "int8"}, NotYetSupported, "kv_dtype='int8'"),
+        ({"kv_dtype": "int4"}, NotYetSupported, "kv_dtype='int4'"),
+        ({"kv_memory": 0}, InvalidConfig, "kv_memory=0: must be at least 1 byte"),
+        ({"kv_memory": "9" * 400 + "GiB"}, InvalidConfig, "kv_memory='999"),
+        ({"max_context": 1}, InvalidConfig, "max_context=1: must be an integer, at least 2"),
+        ({"max_context": 10**12}, InvalidConfig, "max_context=1000000000000: the model's limit is 8192"),
+        ({"threads": 100_000}, InvalidConfig, "threads=100000: must be from 1 to "),
+        ({"threads": 99_999_999_999}, InvalidConfig, "threads=99999999999: must be from 1 to "),
         ({"tensor_parallel_size": 2}, NotYetSupported, "tensor_parallel_size=2"),
         ({"speculative": 4}, NotYetSupported, "speculative=4"),
         ({"quantization": "awq"}, NotYetSupported, "quantization='awq'"),
@@ -278,7 +338,8 @@ def test_closed(smollm2_path):
 
 
 def test_capacity_counts_true_bytes(smollm2_path):
-    for dtype, width in (("bfloat16", 2), ("float32", 4)):
+    # int8 has the scales of 16 tokens in 64 bytes: 4 more bytes for each 64 of a head.
+    for dtype, width in (("bfloat16", 2), ("float32", 4), ("int8", 68 / 64)):
         with LLM(smollm2_path, kv_memory="32MiB", kv_dtype=dtype) as llm:
             per_token = 2 * width * llm.spec.num_layers * llm.spec.num_kv_heads * llm.spec.head_dim
             assert llm.capacity.block_bytes == 16 * per_token

@@ -250,6 +250,13 @@ def test_defaults() -> None:
     assert 1 <= _native.usable_cores() <= len(os.sched_getaffinity(0))
     assert "generic" in ISAS
     assert CpuBackend().threads == _native.usable_cores()
+    limit = max(16, 4 * _native.usable_cores())
+    for count in (limit + 1, 100_000, 99_999_999_999, 10**5000):
+        with pytest.raises(InvalidConfig, match=f"threads=.*: must be from 1 to {limit}"):
+            CpuBackend(count)
+    for count in (-1, 0, 4097, 2**31 - 1):
+        with pytest.raises(ValueError, match=f"count={count}: a team has from 1 to 4096 workers"):
+            _native.Team(count)
     with pytest.raises(InvalidConfig, match="threads=0"):
         CpuBackend(0)
     code = """

@@ -8,6 +8,7 @@ from octavo.bench.cases import MODELS, QWEN3, SMOLLM2
 from octavo.bench.counting import CountingLoader, CountingOps, join_counts
 from octavo.bench.weights import float_tensor, random_weight
 from octavo.storage.layout import KVLayout
+from octavo.weights.encoding import dequantize
 
 HEADS, KV_HEADS, DIM, SIZE = 9, 3, 64, 16
 Q = HEADS * DIM
@@ -177,7 +178,7 @@ def test_sizes_of_the_measured_models():
 
 @pytest.mark.parametrize("encoding", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 def test_random_weights_keep_the_size_of_activations(encoding):
-    values = weight(encoding, 5000, 128).dequantize()
+    values = dequantize(weight(encoding, 5000, 128))
     assert values.shape == (5000, 128)
     assert 0.7 < float(np.std(values)) * np.sqrt(128) < 1.4
     assert len(np.unique(values, axis=0)) >= 4096

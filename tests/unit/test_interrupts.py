@@ -5,6 +5,8 @@ import pytest
 
 from octavo.engine.interrupts import deferred_interrupts
 
+pytestmark = pytest.mark.usefixtures("usual_ctrl_c")
+
 
 def test_ctrl_c_waits_for_the_end_of_the_block():
     before = signal.getsignal(signal.SIGINT)

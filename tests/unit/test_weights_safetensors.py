@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from octavo.core.errors import CorruptModel, ModelNotFound, OctavoError, UnsupportedModel
+from octavo.weights.encoding import dequantize
 from octavo.weights.safetensors import open_safetensors
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 8, "rope_scaling": None}
@@ -49,7 +50,7 @@ def assert_equals(checkpoint, tensors: dict[str, torch.Tensor]) -> None:
         tensor = checkpoint.tensors[name]
         assert (tensor.name, tensor.shape) == (name, tuple(expected.shape))
         assert tensor.encoding == checkpoint.stored[name].type_name == names[expected.dtype]
-        assert np.array_equal(tensor.dequantize(), expected.to(torch.float32).numpy())
+        assert np.array_equal(dequantize(tensor), expected.to(torch.float32).numpy())
         assert tensor.num_bytes == expected.numel() * expected.element_size()
         assert not tensor.data.flags.owndata
         assert not tensor.data.flags.writeable
@@ -76,7 +77,7 @@ def test_unaligned_data(tmp_path):
     content += b" " * (-len(content) % 8 + 3)
     tensor = open_safetensors(write_file(tmp_path, content, values.tobytes())).tensors["w"]
     assert tensor.data.ctypes.data % 4 == 3
-    assert np.array_equal(tensor.dequantize(), values.reshape(2, 3))
+    assert np.array_equal(dequantize(tensor), values.reshape(2, 3))
 
 
 def test_a_file_without_tensors(tmp_path):
@@ -176,7 +177,7 @@ def test_unsupported_dtype_is_named_when_asked_for(tmp_path, dtype):
     tensors = {"odd": torch.zeros(4, dtype=dtype), "fine": torch.ones(2)}
     save_file(tensors, write_config(tmp_path) / "model.safetensors")
     checkpoint = open_safetensors(tmp_path)
-    assert checkpoint.tensors["fine"].dequantize().tolist() == [1, 1]
+    assert dequantize(checkpoint.tensors["fine"]).tolist() == [1, 1]
     with pytest.raises(
         UnsupportedModel, match=r"tensor 'odd' has dtype [A-Z]\w+; Octavo reads F32, F16, BF16"
     ):
@@ -276,7 +277,7 @@ def open_bytes(directory: Path, content: bytes) -> str:
     try:
         checkpoint = open_safetensors(directory)
         for name in checkpoint.tensors:
-            checkpoint.tensors[name].dequantize()
+            dequantize(checkpoint.tensors[name])
     except OctavoError as error:
         return type(error).__name__
     return "loaded"

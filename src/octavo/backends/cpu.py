@@ -10,8 +10,9 @@ from octavo.attention.plan import StepInputs
 from octavo.backends.base import AttentionShape, FloatArray, Ops
 from octavo.backends.recorder import Embedding, Linear, Recorder, Value, Vector, Weight, assign_buffers, fuse
 from octavo.core.config import Activations
-from octavo.core.errors import InvalidConfig
+from octavo.core.errors import InvalidConfig, shown
 from octavo.storage.arena import Arena
+from octavo.weights.encoding import dequantize
 from octavo.weights.tensor import WeightTensor
 
 
@@ -70,7 +71,8 @@ class CpuBackend:
         team: the threads.
 
     Raises:
-        InvalidConfig: no such instruction set, or less than one thread.
+        InvalidConfig: no such instruction set, less than one thread, or more than 16 and more than 4 for each
+            usable core.
     """
 
     def __init__(
@@ -82,9 +84,13 @@ class CpuBackend:
             raise InvalidConfig(str(error)) from error
         if self.isa not in _native.available_isas():
             raise InvalidConfig(f"isa={isa!r}: choose one of {', '.join(_native.available_isas())}")
-        self.threads = _native.usable_cores() if threads is None else threads
-        if self.threads < 1:
-            raise InvalidConfig(f"threads={threads}: must be at least 1")
+        cores = _native.usable_cores()
+        self.threads = cores if threads is None else threads
+        limit = max(16, 4 * cores)
+        if not 1 <= self.threads <= limit:
+            raise InvalidConfig(
+                f"threads={shown(threads)}: must be from 1 to {limit}; {cores} cores are usable here"
+            )
         self._quantize_inputs = activations != "float32"
         self.team = _native.Team(self.threads)
 
@@ -158,4 +164,4 @@ class CpuBackend:
 
 def _as_vector(tensor: WeightTensor) -> FloatArray:
     """The values of a vector as float32, without a copy where they are that already."""
-    return np.ascontiguousarray(tensor.dequantize(), np.float32).reshape(-1)
+    return np.ascontiguousarray(dequantize(tensor), np.float32).reshape(-1)

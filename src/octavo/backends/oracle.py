@@ -15,6 +15,7 @@ from octavo.attention.plan import StepInputs
 from octavo.backends.base import AttentionShape, FloatArray, Ops
 from octavo.storage.arena import Arena
 from octavo.storage.codec import write_kv
+from octavo.weights.encoding import dequantize
 from octavo.weights.tensor import WeightTensor
 
 X = npt.NDArray[np.float64]
@@ -34,17 +35,17 @@ class OracleBackend:
     def load_linear(self, weights: Sequence[WeightTensor], biases: Sequence[WeightTensor] = ()) -> Weights:
         """Outputs of ``weights`` one after the other; biases of all of them or of none."""
         return Weights(
-            np.concatenate([w.dequantize().astype(np.float64) for w in weights]),
-            np.concatenate([b.dequantize().astype(np.float64) for b in biases]) if biases else None,
+            np.concatenate([dequantize(w).astype(np.float64) for w in weights]),
+            np.concatenate([dequantize(b).astype(np.float64) for b in biases]) if biases else None,
         )
 
     def load_embedding(self, table: WeightTensor) -> Weights:
         """An embedding [vocab, hidden]."""
-        return Weights(table.dequantize().astype(np.float64))
+        return Weights(dequantize(table).astype(np.float64))
 
     def load_vector(self, vector: WeightTensor) -> Weights:
         """A norm's weight."""
-        return Weights(vector.dequantize().astype(np.float64))
+        return Weights(dequantize(vector).astype(np.float64))
 
     def compile(
         self,

@@ -14,6 +14,7 @@ from octavo.bench.weights import float_tensor, random_weight
 from octavo.storage.arena import Arena
 from octavo.storage.codec import read_kv
 from octavo.storage.layout import KVLayout
+from octavo.weights.encoding import dequantize
 
 TOKENS = (1, 16, 256)
 
@@ -40,7 +41,7 @@ def _embed(backend: CpuBackend, model: ModelSize, num_tokens: int, rng: np.rando
     tensor = random_weight(rng, "Q4_1", model.vocab_size, model.hidden)
     table = backend.load_embedding(tensor)
     x = np.zeros((num_tokens, 1), np.float32)
-    expected = tensor.dequantize()[:num_tokens].astype(np.float64)
+    expected = dequantize(tensor)[:num_tokens].astype(np.float64)
     return _case(
         backend,
         "embed",

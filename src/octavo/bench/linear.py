@@ -11,6 +11,7 @@ from octavo.bench.cases import F32, F64, Case, ModelSize, Rotation, compile_ops,
 from octavo.bench.counting import CountingLoader
 from octavo.bench.weights import random_weight
 from octavo.engine.machine import available_memory
+from octavo.weights.encoding import dequantize
 from octavo.weights.tensor import Encoding, WeightTensor
 
 ENCODINGS: tuple[Encoding, ...] = ("Q4_1", "Q8_0", "BF16", "F32")
@@ -120,5 +121,5 @@ def _error(got: F32, x: F32, tensor: WeightTensor) -> float:
     rows = np.unique(np.linspace(0, len(x) - 1, _CHECKED_ROWS, dtype=int))
     outputs = np.unique(np.linspace(0, tensor.shape[0] - 1, _CHECKED_OUTPUTS, dtype=int))
     part = WeightTensor("w", tensor.encoding, (len(outputs), tensor.shape[1]), tensor.data[outputs])
-    expected: F64 = x[rows].astype(np.float64) @ part.dequantize().astype(np.float64).T
+    expected: F64 = x[rows].astype(np.float64) @ dequantize(part).astype(np.float64).T
     return relative_error(got[np.ix_(rows, outputs)], expected)

@@ -1,5 +1,6 @@
 """The ``octavo`` command. Each command has a file of its own; heavy imports wait until one runs."""
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -43,13 +44,25 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; a known error is one line on standard error and exit status 1.
+    """Run the command line.
+
+    A known error, or output that cannot be written, is one line on standard error and exit status 1.
 
     Args:
         arguments: what follows the command's name, or None for those of the process.
     """
     try:
-        app(args=arguments, prog_name="octavo")
+        if sys.stdout is None:
+            raise OctavoError("standard output is closed")
+        try:
+            app(args=arguments, prog_name="octavo")
+        finally:
+            sys.stdout.flush()  # when Python ends, its failure would be no error of ours
     except OctavoError as error:
         print(f"octavo: {printable(str(error))}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.EPIPE:  # whoever read the output has had enough: no need to tell
+            print(f"octavo: {error}", file=sys.stderr)
+        sys.stdout = None  # what it still holds cannot be written
         sys.exit(1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli import options
+from octavo.cli.terminal import visible
 from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
 
@@ -40,6 +41,8 @@ def chat(
     max_context: options.MaxContext = None,
 ) -> None:
     """Talk to a model. What was said before stays in the KV cache and is not computed again."""
+    if sys.stdin is None:
+        raise OctavoError("standard input is closed: chat reads what to answer from it")
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -61,22 +64,32 @@ def chat(
         max_num_seqs=1,
         max_context=max_context,
     ) as llm:
-        Conversation(llm, params, system).run()
+        conversation = Conversation(llm, params, system)
+        conversation.run()
+    if conversation.num_failed and not conversation.is_interactive:
+        raise OctavoError(f"messages that got no answer, or not all of it: {conversation.num_failed}")
 
 
 class Conversation:
-    """Reads lines, answers them, keeps the history."""
+    """Reads lines, answers them, keeps the history.
+
+    Attributes:
+        messages: what was said.
+        num_failed: messages that could not be answered in full.
+        is_interactive: whether a person types the lines.
+    """
 
     def __init__(self, llm: "LLM", params: SamplingParams, system: str | None) -> None:
         self._llm = llm
         self._params = params
         self._opening = [{"role": "system", "content": system}] if system else []
         self.messages = list(self._opening)
-        self._interactive = sys.stdin.isatty()
+        self.num_failed = 0
+        self.is_interactive = sys.stdin.isatty()
 
     def run(self) -> None:
         """Until ``/exit`` or the end of input."""
-        if self._interactive:
+        if self.is_interactive:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  # gives input() line editing and history
             _note("Type a message, or /help.")
@@ -91,9 +104,11 @@ class Conversation:
 
     def _read(self) -> str | None:
         try:
-            return input("> " if self._interactive else "")
+            return input("> " if self.is_interactive else "")
         except EOFError:
             return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise OctavoError(f"cannot read standard input: {error}") from error
         except KeyboardInterrupt:  # at the prompt it drops the line
             print()
             return ""
@@ -112,20 +127,22 @@ class Conversation:
         try:
             stream = self._llm.stream(self._llm.encode_chat(self.messages), self._params)
         except InvalidRequest as error:
+            self.num_failed += 1
             self.messages.pop()
             _note(f"{error}\n/reset begins a new conversation." if len(self.messages) > 1 else str(error))
             return
         try:
             for piece in stream:
-                print(piece, end="", flush=True)
+                print(visible(piece, sys.stdout), end="", flush=True)
         except KeyboardInterrupt:
             stream.close()
         except OctavoError as error:
+            self.num_failed += 1
             _note(str(error))
         print(flush=True)
         output = stream.output
         self.messages.append({"role": "assistant", "content": output.outputs[0].text})
-        if self._interactive and output.error is None:
+        if self.is_interactive and output.error is None:
             _note(_describe(output))
 
 
@@ -148,4 +165,4 @@ def _note(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True, highlight=False).print(Text(text, style="dim"))
+    Console(stderr=True, highlight=False).print(Text(visible(text, sys.stderr), style="dim"))

@@ -11,6 +11,7 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.native import native_isa
+from octavo.cli.terminal import visible
 from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
 
@@ -114,11 +115,14 @@ def _read_jobs(file: Path, common: dict[str, Any]) -> list[tuple[str | list[int]
     """Prompts of a JSON-lines file; what a line does not say comes from the command line."""
     name = "standard input" if str(file) == "-" else str(file)
     try:
+        if str(file) == "-" and sys.stdin is None:
+            raise OSError("it is closed")
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"cannot read {name}: {error}", param="file") from error
     jobs = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    # A line of JSON may hold other separators raw, such as U+2028; only a newline ends it.
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         if line.strip():
             try:
                 jobs.append(_read_job(line, common))
@@ -130,7 +134,7 @@ def _read_jobs(file: Path, common: dict[str, Any]) -> list[tuple[str | list[int]
 def _read_job(line: str, common: dict[str, Any]) -> tuple[str | list[int], SamplingParams]:
     try:
         job = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"not JSON: {error}") from error
     if not isinstance(job, dict) or "prompt" not in job:
         raise InvalidRequest('expected an object with "prompt"')
@@ -175,7 +179,11 @@ def _show(
     for prompt, output in zip(prompts, outputs, strict=True):
         completion = output.outputs[0]
         shown = prompt if isinstance(prompt, str) else f"[{len(prompt)} token ids]"
-        console.print(Text(shown, style="bold"), Text(completion.text), sep="")
+        console.print(
+            Text(visible(shown, sys.stdout), style="bold"),
+            Text(visible(completion.text, sys.stdout)),
+            sep="",
+        )
         details = f"{len(completion.token_ids)} tokens, {completion.finish_reason}"
         if output.num_cached_tokens:
             details += f", {output.num_cached_tokens} prompt tokens from the cache"

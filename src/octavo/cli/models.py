@@ -120,7 +120,7 @@ def describe(loaded: "LoadedModel", block_sizes: BlockSizes = 16) -> dict[str, A
         entry = encodings.setdefault(stored.type_name, {"num_tensors": 0, "num_bytes": 0})
         entry["num_tensors"] += 1
         entry["num_bytes"] += stored.num_bytes
-    plans = {dtype: plan_layers(spec, block_sizes, dtype) for dtype in ("bfloat16", "float32")}
+    plans = {dtype: plan_layers(spec, block_sizes, dtype) for dtype in DTYPE_BYTES}
     windows = {spec.window(layer) for layer in range(spec.num_layers)}
     return {
         "path": str(loaded.checkpoint.path),

@@ -4,17 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from octavo.core.errors import InvalidConfig, NotYetSupported
+from octavo.core.errors import InvalidConfig, NotYetSupported, shown
 
-KVDtype = Literal["auto", "bfloat16", "float32"]
+KVDtype = Literal["auto", "bfloat16", "float32", "int8"]
 Activations = Literal["auto", "int8", "float32"]
 BackendName = Literal["cpu", "oracle"]
 BlockSizes = int | Mapping[str, int]  # one for all layers, or by range: {"0-9": 64, "10-29": 16}
 
 MIN_BLOCK_SIZE = 8
 MAX_BLOCK_SIZE = 128
+MAX_NUM_SEQS = 65_536
+MAX_STEP_TOKENS = 65_536
 
-_PLANNED_KV_DTYPES = ("int8", "int4", "float16", "fp8")
+_PLANNED_KV_DTYPES = ("int4", "float16", "fp8")
 _PLANNED_BACKENDS = ("cuda",)
 
 
@@ -26,13 +28,13 @@ class EngineConfig:
         block_size: tokens per KV block, a multiple of 8 in 8..128: one number, or a mapping of ranges
             of layers like ``{"0-9": 64, "10,11-29": 16}``, which is kept as pairs.
         kv_memory_bytes: bytes of the KV pool, or None to choose from what the machine has free.
-        kv_dtype: element type of K and V; "auto" is bfloat16.
+        kv_dtype: element type of K and V; "auto" is bfloat16, "int8" has a scale per token and head.
         activations: how linear layers see their input. "auto" quantizes it to int8 per 32 values where
             the weights are int4 or int8 and keeps float32 elsewhere; "float32" never quantizes.
         prefix_cache: reuse the blocks of equal prompt prefixes.
-        max_num_seqs: sequences that may run at once (rows).
-        max_step_tokens: token budget of one step, over all sequences.
-        max_context: longest sequence in tokens, or None for the model's own limit.
+        max_num_seqs: sequences that may run at once (rows), at most 65,536.
+        max_step_tokens: token budget of one step, over all sequences, at most 65,536.
+        max_context: longest sequence in tokens, at least 2, or None for the model's own limit.
         threads: worker threads of the native kernels, or None for the cores this process may use.
         backend: which implementation of the operations runs the model.
 
@@ -54,16 +56,18 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_size", _normalise_block_size(self.block_size))
-        for name in ("max_num_seqs", "max_step_tokens"):
-            self._check_positive(name)
+        self._check_int("max_num_seqs", most=MAX_NUM_SEQS)
+        self._check_int("max_step_tokens", most=MAX_STEP_TOKENS)
         for name in ("kv_memory_bytes", "max_context", "threads"):
             if getattr(self, name) is not None:
-                self._check_positive(name)
+                # A context holds a token of the prompt and a new one. What the machine and the model can
+                # do is not known here: both are checked where they are.
+                self._check_int(name, least=2 if name == "max_context" else 1, most=2**63 - 1)
         self._check_choice("kv_dtype", get_args(KVDtype), _PLANNED_KV_DTYPES)
         self._check_choice("activations", get_args(Activations), ())
         self._check_choice("backend", get_args(BackendName), _PLANNED_BACKENDS)
         if not isinstance(self.prefix_cache, bool):
-            raise InvalidConfig(f"prefix_cache={self.prefix_cache!r}: must be True or False")
+            raise InvalidConfig(f"prefix_cache={shown(self.prefix_cache)}: must be True or False")
 
     @property
     def block_sizes(self) -> int | dict[str, int]:
@@ -71,17 +75,20 @@ class EngineConfig:
         size = self.block_size
         return size if isinstance(size, int) else dict(size)
 
-    def _check_positive(self, name: str) -> None:
+    def _check_int(self, name: str, *, least: int = 1, most: int) -> None:
         value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidConfig(f"{name}={value!r}: must be an integer, at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InvalidConfig(f"{name}={shown(value)}: must be an integer, at least {least}")
+        if value > most:
+            raise InvalidConfig(f"{name}={shown(value)}: must be at most {most}")
 
     def _check_choice(self, name: str, choices: tuple[str, ...], planned: tuple[str, ...]) -> None:
         value = getattr(self, name)
-        if value in choices:
+        if isinstance(value, str) and value in choices:
             return
-        message = f"{name}={value!r}: choose one of {', '.join(choices)}"
-        raise (NotYetSupported if value in planned else InvalidConfig)(message)
+        message = f"{name}={shown(value)}: choose one of {', '.join(choices)}"
+        is_planned = isinstance(value, str) and value in planned
+        raise (NotYetSupported if is_planned else InvalidConfig)(message)
 
 
 def _normalise_block_size(option: object) -> int | tuple[tuple[str, int], ...]:
@@ -99,9 +106,9 @@ def _normalise_block_size(option: object) -> int | tuple[tuple[str, int], ...]:
 
 def _checked_block_size(name: str, size: object) -> int:
     if not isinstance(size, int) or isinstance(size, bool):
-        raise InvalidConfig(f"{name}={size!r}: must be an integer")
+        raise InvalidConfig(f"{name}={shown(size)}: must be an integer")
     if size % 8 or not MIN_BLOCK_SIZE <= size <= MAX_BLOCK_SIZE:
         raise InvalidConfig(
-            f"{name}={size}: must be a multiple of 8 from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
+            f"{name}={shown(size)}: must be a multiple of 8 from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
         )
     return size

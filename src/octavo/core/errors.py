@@ -1,5 +1,18 @@
 """Every error a user can meet. Messages name the offending value, the limit, and what to do."""
 
+from typing import Final
+
+_MOST_SHOWN: Final = 100
+
+
+def shown(value: object) -> str:
+    """A value from outside as a message shows it: its repr, cut if it is long, and never an error itself."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of thousands of digits, or an object that cannot describe itself
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
 
 class OctavoError(Exception):
     """Base of all errors that Octavo raises on purpose."""

@@ -3,9 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Final
 
-from octavo.core.errors import InvalidRequest, NotYetSupported
+from octavo.core.errors import InvalidRequest, NotYetSupported, shown
+
+# Beyond these a value no longer means anything else; rows keep it as int32 and float32.
+MAX_TOP_K: Final = 2**31 - 1
+MAX_TEMPERATURE: Final = 1e6
 
 # Parameters that callers of similar engines pass, and the values that ask for nothing. Any other value is
 # refused by name until the feature behind it exists.
@@ -35,8 +40,8 @@ class SamplingParams:
 
     Attributes:
         max_tokens: tokens to generate at most, or None for as many as the context holds.
-        temperature: 0 picks the most likely token; otherwise logits are divided by it.
-        top_k: keep the k most likely tokens; 0 (or -1) keeps all.
+        temperature: 0 picks the most likely token; otherwise logits are divided by it. At most 1e6.
+        top_k: keep the k most likely tokens; 0 (or -1) keeps all. At most 2**31 - 1.
         top_p: keep the smallest set of tokens whose probability reaches this.
         min_p: drop tokens less likely than this fraction of the most likely one.
         seed: makes sampling repeatable whatever else runs; None draws a fresh seed.
@@ -44,7 +49,8 @@ class SamplingParams:
         stop_token_ids: token ids that end generation, beside the model's own.
         ignore_eos: go on after the model's end-of-sequence tokens.
 
-    The fields after these are known by name only: a value that asks for something is refused.
+    Numbers may be of any type that Python counts as integer or real, NumPy's scalars too; they become ``int``
+    and ``float``. The fields after these are known by name only: a value that asks for something is refused.
 
     Raises:
         InvalidRequest: a value of the wrong type or out of range; names parameter, value and limit.
@@ -79,13 +85,13 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, neutral in _PLANNED.items():
             value = getattr(self, name)
-            if not any(value == ok for ok in neutral):
+            if not any(_is_same(value, nothing) for nothing in neutral):
                 raise NotYetSupported(
-                    f"sampling parameter {name}={value!r} is not supported yet; leave it out"
+                    f"sampling parameter {name}={shown(value)} is not supported yet; leave it out"
                 )
         self._check_int("max_tokens", "at least 1, or None", lambda v: v >= 1, optional=True)
-        self._check_float("temperature", "0 or more", lambda v: v >= 0)
-        self._check_int("top_k", "0 (off) or more", lambda v: v >= -1)
+        self._check_float("temperature", "from 0 to 1e6", lambda v: 0 <= v <= MAX_TEMPERATURE)
+        self._check_int("top_k", "from 0 (off) to 2**31 - 1", lambda v: -1 <= v <= MAX_TOP_K)
         self._check_float("top_p", "above 0 and at most 1", lambda v: 0 < v <= 1)
         self._check_float("min_p", "from 0 to 1", lambda v: 0 <= v <= 1)
         self._check_int("seed", "from 0 to 2**64 - 1, or None", lambda v: 0 <= v < 2**64, optional=True)
@@ -101,7 +107,7 @@ class SamplingParams:
 
     def _check(self, name: str, ok: bool, limit: str) -> None:
         if not ok:
-            raise InvalidRequest(f"{name}={getattr(self, name)!r}: must be {limit}", param=name)
+            raise InvalidRequest(f"{name}={shown(getattr(self, name))}: must be {limit}", param=name)
 
     def _check_int(
         self, name: str, limit: str, in_range: Callable[[int], bool], *, optional: bool = False
@@ -109,13 +115,17 @@ class SamplingParams:
         value = getattr(self, name)
         if value is None and optional:
             return
-        is_int = isinstance(value, int) and not isinstance(value, bool)
-        self._check(name, is_int and in_range(value), f"an integer, {limit}")
+        self._check(name, _is_integer(value) and in_range(int(value)), f"an integer, {limit}")
+        object.__setattr__(self, name, int(value))
 
     def _check_float(self, name: str, limit: str, in_range: Callable[[float], bool]) -> None:
         value = getattr(self, name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        self._check(name, is_number and math.isfinite(value) and in_range(value), f"a number {limit}")
+        try:
+            number = float(value) if _is_number(value) else math.nan
+        except OverflowError:  # an integer beyond every float
+            number = math.inf
+        self._check(name, math.isfinite(number) and in_range(number), f"a number {limit}")
+        object.__setattr__(self, name, number)
 
     def _texts(self) -> tuple[str, ...]:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -129,8 +139,23 @@ class SamplingParams:
         ids = self.stop_token_ids
         if ids is None:
             return ()
-        ok = isinstance(ids, (tuple, list)) and all(
-            isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in ids
-        )
+        ok = isinstance(ids, (tuple, list)) and all(_is_integer(t) and t >= 0 for t in ids)
         self._check("stop_token_ids", ok, "a list of token ids, each 0 or more")
-        return tuple(ids)
+        return tuple(int(t) for t in ids)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real)
+
+
+def _is_same(value: object, nothing: object) -> bool:
+    """Whether ``value`` is a neutral one, without asking a stranger's ``==``, which may answer anything."""
+    if nothing is None or isinstance(nothing, bool):
+        return value is nothing
+    if isinstance(nothing, int):
+        return _is_number(value) and value == nothing
+    return type(value) is type(nothing) and value == nothing

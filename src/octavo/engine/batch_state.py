@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from octavo.engine.step import StepPlan
+from octavo.engine.step import RowOpen, StepPlan
 
 
 class BatchState:
@@ -22,6 +22,7 @@ class BatchState:
         top_p, min_p: float64 [R].
         top_k: int32 [R]; 0 is off.
         seed: uint64 [R].
+        faults: why a row's settings could not be taken, by row; it is greedy until its request has failed.
     """
 
     def __init__(self, *, num_rows: int, table_block_sizes: Sequence[int], max_context: int) -> None:
@@ -33,6 +34,7 @@ class BatchState:
         self.top_p = np.ones(num_rows)
         self.min_p = np.zeros(num_rows)
         self.seed = np.zeros(num_rows, np.uint64)
+        self.faults: dict[int, str] = {}
 
     def apply(self, plan: StepPlan) -> None:
         """Write a step's differences: rows closed, rows opened, changed block table entries."""
@@ -40,12 +42,20 @@ class BatchState:
             for table in self.block_tables:
                 table[row] = 0
             self.temperature[row] = 0
+            self.faults.pop(row, None)
         for opened in plan.opened_rows:
-            row, params = opened.row, opened.params
-            self.temperature[row] = params.temperature
-            self.top_k[row] = params.top_k
-            self.top_p[row] = params.top_p
-            self.min_p[row] = params.min_p
-            self.seed[row] = opened.seed
+            try:
+                self._open(opened)
+            except Exception as error:  # one request's settings are no other request's trouble
+                self.temperature[opened.row] = 0
+                self.faults[opened.row] = f"its sampling parameters could not be used: {error!r}"
         for update in plan.block_updates:
             self.block_tables[update.table][update.row, update.index] = update.block_id
+
+    def _open(self, opened: RowOpen) -> None:
+        row, params = opened.row, opened.params
+        self.top_k[row] = params.top_k
+        self.top_p[row] = params.top_p
+        self.min_p[row] = params.min_p
+        self.seed[row] = opened.seed
+        self.temperature[row] = params.temperature

@@ -5,6 +5,7 @@ from typing import Any
 
 from octavo.backends.base import Backend
 from octavo.core.config import EngineConfig
+from octavo.core.errors import InvalidConfig
 from octavo.engine.batch_state import BatchState
 from octavo.engine.capacity import KVCapacity, plan_capacity, plan_layers
 from octavo.engine.engine import Engine, ModelLimits
@@ -50,7 +51,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
     loaded = load_model(path)
     spec = loaded.spec
     tokenizer, chat_template = load_text(loaded.checkpoint)
-    dtype: StorageDtype = "float32" if config.kv_dtype == "float32" else "bfloat16"
+    dtype: StorageDtype = "bfloat16" if config.kv_dtype == "auto" else config.kv_dtype
     plan = plan_layers(spec, config.block_sizes, dtype)
     layout = KVLayout.grouped(
         plan.placement,
@@ -68,22 +69,28 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         available_bytes=available_memory(),
     )
     arena = Arena(layout, capacity.num_frames)
-    program = backend.compile(
-        decoder.forward,
-        arena=arena,
-        attention=decoder.attention_shape(capacity.context_len),
-        max_tokens=config.max_step_tokens,
-    )
+    try:
+        program = backend.compile(
+            decoder.forward,
+            arena=arena,
+            attention=decoder.attention_shape(capacity.context_len),
+            max_tokens=config.max_step_tokens,
+        )
+        state = BatchState(
+            num_rows=config.max_num_seqs,
+            table_block_sizes=layout.table_block_sizes,
+            max_context=capacity.context_len,
+        )
+    except MemoryError as error:
+        raise InvalidConfig(
+            f"no memory for steps of max_step_tokens={config.max_step_tokens} tokens over "
+            f"max_num_seqs={config.max_num_seqs} rows: lower them"
+        ) from error
     kv = KVManager(
         num_blocks=capacity.num_frames,
         groups=plan.specs,
         prefix_cache=config.prefix_cache,
         namespace=f"{loaded.checkpoint.path}/{layout.name}/{config.activations}",
-    )
-    state = BatchState(
-        num_rows=config.max_num_seqs,
-        table_block_sizes=layout.table_block_sizes,
-        max_context=capacity.context_len,
     )
     engine = Engine(
         Scheduler(kv, max_num_seqs=config.max_num_seqs, max_step_tokens=config.max_step_tokens),

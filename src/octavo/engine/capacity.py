@@ -1,15 +1,21 @@
 """How many KV blocks the engine gets, and how long a sequence may therefore be."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import Final
 
 from octavo.core.config import BlockSizes, EngineConfig
-from octavo.core.errors import InvalidConfig
+from octavo.core.errors import InvalidConfig, shown
 from octavo.core.units import format_bytes
 from octavo.models.spec import DecoderSpec
-from octavo.paging.groups import GroupPlan, most_frames, plan_groups
+from octavo.paging.groups import (
+    TILE_ALIGNMENT_BYTES,
+    GroupPlan,
+    most_frames,
+    parse_block_sizes,
+    plan_groups,
+)
 from octavo.storage.layout import StorageDtype, tile_bytes
 
 # Share of the memory that is free after the weights are there. The rest is for the system's file cache, which
@@ -82,18 +88,31 @@ class KVCapacity:
 def plan_layers(spec: DecoderSpec, block_sizes: BlockSizes, dtype: StorageDtype) -> GroupPlan:
     """Group a model's layers by block size and window, and find the frame that wastes least.
 
-    A token's bytes are those of 16 tokens' tile, divided: the scales of an int8 tile fill its last line only
-    in multiples of 16 tokens, and other block sizes are refused.
+    The groups are chosen as if a token took the same bytes at every block size. Of int8 that is not quite
+    true, since scales are padded; frame and padding are those of the true tiles.
 
     Raises:
         InvalidConfig: the block sizes do not fit the model, or would waste more than 5 % of the pool.
     """
-    return plan_groups(
+    sizes = set(parse_block_sizes(block_sizes, spec.num_layers))
+    tiles = {size: tile_bytes(dtype, size, spec.head_dim) for size in sizes}
+    token_bytes = max(-(-tile // size) for size, tile in tiles.items())
+    while any(size * token_bytes % TILE_ALIGNMENT_BYTES for size in sizes):
+        token_bytes += 1
+    plan = plan_groups(
         block_sizes,
         num_layers=spec.num_layers,
         num_kv_heads=spec.num_kv_heads,
-        token_bytes=tile_bytes(dtype, 16, spec.head_dim) // 16,
+        token_bytes=token_bytes,
         windows=spec.sliding_window or None,
+    )
+    frame_bytes = max(group.tiles_per_frame * tiles[group.block_size] for group in plan.groups)
+    used = {g: g.num_tiles * tiles[g.block_size] for g in plan.groups}
+    taken = {g: g.num_tables * frame_bytes for g in plan.groups}
+    return GroupPlan(
+        frame_bytes,
+        tuple(replace(g, padding=1 - used[g] / taken[g]) for g in plan.groups),
+        1 - sum(used[g] / g.block_size for g in used) / sum(taken[g] / g.block_size for g in taken),
     )
 
 
@@ -115,7 +134,7 @@ def plan_capacity(
     if config.max_context is not None:
         if config.max_context > model_context:
             raise InvalidConfig(
-                f"max_context={config.max_context}: the model's limit is {model_context} tokens"
+                f"max_context={shown(config.max_context)}: the model's limit is {model_context} tokens"
             )
         context, reason = config.max_context, "max_context"
     frames_per_sequence = most_frames(groups, context)
@@ -139,7 +158,7 @@ def plan_capacity(
         raise InvalidConfig(
             f"{source} is {format_bytes(had)} ({had} bytes), but {goal} takes {needed * frame_bytes} bytes: "
             f"{needed} blocks of {frame_bytes} (block 0 is never used). Raise kv_memory, lower max_context "
-            "or block_size, or keep kv_dtype at bfloat16"
+            "or block_size, or take kv_dtype=int8"
         )
     longest = bisect_right(range(context + 1), num_frames - 1, key=lambda n: most_frames(groups, n)) - 1
     if longest < context:

@@ -1,11 +1,13 @@
 """One request's way: checked, queued, advanced step by step, turned into text."""
 
 import secrets
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from octavo.core.errors import EngineFailed, InvalidRequest
+from octavo.core.errors import EngineFailed, InvalidRequest, shown
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.generation import Detokenizer, Generation
@@ -31,7 +33,7 @@ class ModelLimits:
 
 
 class Engine:
-    """Requests in, steps, outputs. Not thread-safe: one thread submits, steps and aborts."""
+    """Requests in, steps, outputs. Threads take turns: a step advances the requests of all of them."""
 
     def __init__(
         self,
@@ -48,6 +50,8 @@ class Engine:
         self._live: dict[int, Generation] = {}
         self._num_submitted = 0
         self._failure: BaseException | None = None
+        self._lock = threading.RLock()  # held by whoever changes requests, for a step at most
+        self._dropped: deque[Generation] = deque()
 
     def prepare(
         self, token_ids: Sequence[int], params: SamplingParams, *, prompt: str | None = None
@@ -64,7 +68,7 @@ class Engine:
             if min(ids, default=0) < 0 or max(ids, default=0) >= limits.vocab_size:
                 bad = next(t for t in ids if not 0 <= t < limits.vocab_size)
                 raise InvalidRequest(
-                    f"{name}: token id {bad} is outside the vocabulary, 0 to {limits.vocab_size - 1}",
+                    f"{name}: token id {shown(bad)} is outside the vocabulary, 0 to {limits.vocab_size - 1}",
                     param=name,
                 )
         num_prompt = len(token_ids)
@@ -78,8 +82,11 @@ class Engine:
         if params.max_tokens is not None:
             max_len = min(max_len, num_prompt + params.max_tokens)
         eos = () if params.ignore_eos else limits.eos_token_ids
+        with self._lock:
+            request_id = self._num_submitted
+            self._num_submitted += 1
         request = Request(
-            request_id=self._num_submitted,
+            request_id=request_id,
             token_ids=list(token_ids),
             prompt_len=num_prompt,
             params=params,
@@ -87,7 +94,6 @@ class Engine:
             seed=secrets.randbits(64) if params.seed is None else params.seed,
             stop_ids=frozenset((*eos, *(params.stop_token_ids or ()))),
         )
-        self._num_submitted += 1
         return Generation(request, self._make_detokenizer(), prompt=prompt, arrival_s=time.monotonic())
 
     def submit(self, generation: Generation) -> None:
@@ -97,14 +103,18 @@ class Engine:
             InvalidRequest: the KV pool could not hold it even alone.
             EngineFailed: an earlier step broke.
         """
-        self._check_alive()
-        self.scheduler.add(generation.request)
-        self._live[generation.request.request_id] = generation
+        with self._lock:
+            self._check_alive()
+            self._abort_dropped()
+            self.scheduler.add(generation.request)
+            self._live[generation.request.request_id] = generation
 
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
-        return bool(self._live)
+        with self._lock:
+            self._abort_dropped()
+            return bool(self._live)
 
     def step(self) -> int:
         """Run one step; returns the tokens it computed.
@@ -113,34 +123,49 @@ class Engine:
             EngineFailed: the step broke; every unfinished request ends with reason "error" and the engine
                 stays down.
         """
-        self._check_alive()
-        try:
-            plan = self.scheduler.schedule()
-            advanced = self.scheduler.commit(self.runner.run(plan))
-        except BaseException as error:
-            self._fail_all(error)
-            if not isinstance(error, Exception):
-                raise
-            raise EngineFailed(f"the engine failed in a step: {error!r}") from error
-        now = time.monotonic()
-        for request in advanced:
-            self._take_in(self._live[request.request_id], now)
-        return plan.num_tokens
+        with self._lock:
+            self._check_alive()
+            self._abort_dropped()
+            try:
+                plan = self.scheduler.schedule()
+                advanced = self.scheduler.commit(self.runner.run(plan))
+            except BaseException as error:
+                self._fail_all(error)
+                if not isinstance(error, Exception):
+                    raise
+                raise EngineFailed(f"the engine failed in a step: {error!r}") from error
+            now = time.monotonic()
+            for request in advanced:
+                self._take_in(self._live[request.request_id], now)
+            return plan.num_tokens
 
     def abort(self, generation: Generation) -> None:
         """End a request now; what it has so far is its output. Nothing happens if it is finished."""
-        if self._live.get(generation.request.request_id) is generation:
-            self.scheduler.abort(generation.request.request_id)
-            self._close(generation, time.monotonic())
+        with self._lock:
+            if self._live.get(generation.request.request_id) is generation:
+                self.scheduler.abort(generation.request.request_id)
+                self._close(generation, time.monotonic())
+
+    def drop(self, generation: Generation) -> None:
+        """Abort a request before anything else happens; safe in a finalizer, which may run inside a step."""
+        if not generation.finished:
+            self._dropped.append(generation)
 
     def memory(self) -> MemoryReport:
         """What the KV pool is used for now."""
-        return MemoryReport(self.scheduler.kv.stats(), self.scheduler.held_blocks())
+        with self._lock:
+            self._abort_dropped()
+            return MemoryReport(self.scheduler.kv.stats(), self.scheduler.held_blocks())
 
     def check_invariants(self) -> None:
         """Raise if the KV bookkeeping is inconsistent, or if blocks are held though no request is left."""
-        if self._failure is None:
-            self.scheduler.check_invariants()
+        with self._lock:
+            if self._failure is None:
+                self.scheduler.check_invariants()
+
+    def _abort_dropped(self) -> None:
+        while self._dropped:
+            self.abort(self._dropped.popleft())
 
     def _take_in(self, generation: Generation, now_s: float) -> None:
         request = generation.request

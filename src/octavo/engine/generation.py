@@ -13,10 +13,6 @@ class Detokenizer(Protocol):
         """The text that is certain once this token has come."""
         ...
 
-    def flush(self) -> str:
-        """The rest, when no more tokens come."""
-        ...
-
 
 class Generation:
     """A submitted request, for whoever waits for it.
@@ -50,20 +46,21 @@ class Generation:
         return self._stops.stopped
 
     def finish(self, now_s: float) -> None:
-        """Complete the output; the request has its finish reason."""
-        self.finished = True
+        """Complete the output; the request has its finish reason.
+
+        Bytes of a character that never became whole stay out of the text; ``token_ids`` has their tokens.
+        """
         self._finished_s = now_s
-        request = self.request
-        if request.finish_reason in ("stop", "length"):  # otherwise half a character is no text
-            self.text += self._stops.push(self._detokenizer.flush())
         self.text += self._stops.flush()
-        if self._stops.stopped and request.finish_reason == "length":
-            request.finish_reason = "stop"
+        if self._stops.stopped and self.request.finish_reason == "length":
+            self.request.finish_reason = "stop"
+        self.finished = True  # last: another thread may be waiting for it
 
     def take_text(self) -> str:
         """The text that has come since the last call."""
-        new = self.text[self._num_taken :]
-        self._num_taken = len(self.text)
+        text = self.text  # read once: another thread may be adding to it
+        new = text[self._num_taken :]
+        self._num_taken = len(text)
         return new
 
     def output(self) -> RequestOutput:

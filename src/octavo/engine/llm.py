@@ -7,8 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from octavo.core.config import Activations, BackendName, BlockSizes, EngineConfig, KVDtype
-from octavo.core.errors import InvalidConfig, InvalidRequest, NotYetSupported, OctavoError
+from octavo.core.errors import InvalidConfig, InvalidRequest, NotYetSupported, OctavoError, shown
 from octavo.core.request import RequestOutput
 from octavo.core.sampling import SamplingParams
 from octavo.core.units import parse_bytes
@@ -24,7 +27,7 @@ from octavo.models.spec import DecoderSpec
 from octavo.paging.explain import PrefixExplanation
 from octavo.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | npt.NDArray[np.integer[Any]]
 Message = Mapping[str, Any]
 
 _PLANNED_OPTIONS: Final = frozenset(
@@ -44,7 +47,7 @@ _PLANNED_OPTIONS: Final = frozenset(
 
 
 class TextStream(Iterator[str]):
-    """The text of one request, piece by piece as it is certain. Closing it early ends the request.
+    """The text of one request, piece by piece as it is certain. Closing or losing it early ends the request.
 
     Raises:
         OctavoError: while iterating, if the request fails; ``output`` then holds what there is.
@@ -57,9 +60,10 @@ class TextStream(Iterator[str]):
 
     def __next__(self) -> str:
         while True:
+            finished = self._generation.finished  # asked first: all its text has come then
             if text := self._generation.take_text():
                 return text
-            if self._generation.finished:
+            if finished:
                 if self._generation.request.error is not None and not self._reported:
                     self._reported = True
                     raise OctavoError(f"the request failed: {self._generation.request.error}")
@@ -69,6 +73,9 @@ class TextStream(Iterator[str]):
     def close(self) -> None:
         """End the request if it is still running."""
         self._llm._abort(self._generation)
+
+    def __del__(self) -> None:
+        self._llm._drop(self._generation)
 
     def __enter__(self) -> "TextStream":
         return self
@@ -95,7 +102,7 @@ class LLM:
         block_size: tokens per KV block, a multiple of 8 in 8..128; or one for each range of layers, like
             ``{"0-9": 64, "10-19": 16, "20-29": 8}``.
         kv_memory: size of the KV pool in bytes or as text such as "4GiB"; None takes a share of what is free.
-        kv_dtype: "auto" (bfloat16), "bfloat16" or "float32".
+        kv_dtype: "auto" (bfloat16), "bfloat16", "float32", or "int8", which holds nearly twice the tokens.
         activations: "auto" (int8 where the weights are quantized), "int8" or "float32".
         prefix_cache: reuse the KV of equal beginnings.
         max_num_seqs: requests that run at once; more wait their turn.
@@ -104,7 +111,8 @@ class LLM:
         threads: native worker threads; None is the cores this process may use.
         backend: "cpu", or "oracle", a slow float64 reference.
 
-    Full precision is ``activations="float32", kv_dtype="float32"``. One thread at a time may use an LLM.
+    Full precision is ``activations="float32", kv_dtype="float32"``. Several threads may use an LLM; they
+    take turns by steps, and each step advances the requests of all of them.
 
     Raises:
         InvalidConfig: an option out of range, or memory too small.
@@ -132,11 +140,13 @@ class LLM:
         for name, value in options.items():
             if name not in _PLANNED_OPTIONS:
                 raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
-            raise NotYetSupported(f"{name}={value!r} is not supported yet; leave it out")
+            raise NotYetSupported(f"{name}={shown(value)} is not supported yet; leave it out")
         try:
             kv_memory_bytes = None if kv_memory is None else parse_bytes(kv_memory)
         except ValueError as error:
-            raise InvalidConfig(f"kv_memory={kv_memory!r}: {error}") from error
+            raise InvalidConfig(f"kv_memory={shown(kv_memory)}: {error}") from error
+        if kv_memory_bytes == 0:
+            raise InvalidConfig(f"kv_memory={kv_memory!r}: must be at least 1 byte, or None to choose")
         self.config = EngineConfig(
             block_size=block_size,
             kv_memory_bytes=kv_memory_bytes,
@@ -204,7 +214,7 @@ class LLM:
         """Continue each prompt; all of them run together.
 
         Args:
-            prompts: a text, a list of token ids, or a list of those.
+            prompts: a text, a list or NumPy array of token ids, or a list of those.
             sampling_params: one for all, or one per prompt; None is the default ``SamplingParams()``.
             progress: show a progress bar, if standard error is a terminal.
             use_tqdm: another name for ``progress``.
@@ -329,6 +339,10 @@ class LLM:
         if self._built is not None:
             self._built.engine.abort(generation)
 
+    def _drop(self, generation: Generation) -> None:
+        if self._built is not None:
+            self._built.engine.drop(generation)
+
 
 @contextmanager
 def _naming_prompt(position: int) -> Iterator[None]:
@@ -343,6 +357,8 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt as a list of one; told apart by whether the first element is a number."""
     if isinstance(prompts, str):
         return [prompts]
+    if isinstance(prompts, np.ndarray):
+        prompts = cast(Sequence[Prompt], prompts.tolist())
     if not isinstance(prompts, Sequence):
         raise InvalidRequest(
             f"prompts must be a text, a list of token ids, or a list of those, not {type(prompts).__name__}",
@@ -350,13 +366,15 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         )
     if not prompts:
         raise InvalidRequest("there are no prompts: the list is empty", param="prompt")
-    if isinstance(prompts[0], (str, Sequence)):
+    if isinstance(prompts[0], (str, Sequence, np.ndarray)):
         return list(cast(Sequence[Prompt], prompts))
     return [cast(Sequence[int], prompts)]
 
 
-def _as_token_ids(prompt: Sequence[int]) -> list[int]:
-    if not isinstance(prompt, Sequence):
+def _as_token_ids(prompt: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[int]:
+    if isinstance(prompt, np.ndarray):
+        prompt = cast(Sequence[int], prompt.tolist())
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray, memoryview)):
         raise InvalidRequest(
             f"a prompt must be a text or a list of token ids, not {type(prompt).__name__}", param="prompt"
         )
@@ -367,7 +385,7 @@ def _as_token_ids(prompt: Sequence[int]) -> list[int]:
     except TypeError:
         bad = next(t for t in prompt if isinstance(t, bool) or not hasattr(t, "__index__"))
         raise InvalidRequest(
-            f"a token id must be an integer, not {bad!r} ({type(bad).__name__})", param="prompt"
+            f"a token id must be an integer, not {shown(bad)} ({type(bad).__name__})", param="prompt"
         ) from None
 
 

@@ -51,8 +51,12 @@ class Runner:
         logits = self.program(inputs)
         if not len(inputs.logit_tokens):
             return StepResult([])
-        sampled = np.searchsorted(inputs.query_start, inputs.logit_tokens, side="right") - 1
+        sampled = inputs.rows[np.searchsorted(inputs.query_start, inputs.logit_tokens, side="right") - 1]
         token_ids, failures = sampler.sample(
-            logits, inputs.rows[sampled], inputs.positions[inputs.logit_tokens] + 1, state
+            logits, sampled, inputs.positions[inputs.logit_tokens] + 1, state
         )
+        if state.faults:
+            failures |= {
+                i: state.faults[row] for i, row in enumerate(sampled.tolist()) if row in state.faults
+            }
         return StepResult(token_ids, failures)

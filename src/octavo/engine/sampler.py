@@ -64,8 +64,10 @@ def sample(
         for i in np.flatnonzero(temperature).tolist():
             if i not in failures:
                 row = rows[i]
+                with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest impossible
+                    scores = (logits[i] - best_logits[i]) / temperature[i]
                 tokens[i] = _draw(
-                    (logits[i] - best_logits[i]) / temperature[i],
+                    scores,
                     int(state.top_k[row]),
                     float(state.top_p[row]),
                     float(state.min_p[row]),

@@ -12,6 +12,7 @@ from octavo.models.families import FAMILIES, NAMES
 from octavo.models.fields import Fields
 from octavo.models.rope import attention_factor, stretched_context
 from octavo.models.spec import DecoderSpec, RopeSpec
+from octavo.weights.encoding import dequantize
 from octavo.weights.tensor import WeightTensor
 
 SOURCE = "GGUF metadata"
@@ -133,7 +134,7 @@ def _rope(model: Fields, head_dim: int, context_len: int, divisors: WeightTensor
             raise model.unsupported("rope.scaling.type", f"not beside a tensor {ROPE_FREQS}")
         if divisors.shape != (head_dim // 2,):
             raise CorruptModel(f"tensor {ROPE_FREQS} has shape {divisors.shape}; expected {(head_dim // 2,)}")
-        return RopeSpec(theta, head_dim, freq_divisors=tuple(map(float, divisors.dequantize())))
+        return RopeSpec(theta, head_dim, freq_divisors=tuple(map(float, dequantize(divisors))))
     if scaling == "none":
         return RopeSpec(theta, head_dim)
     if scaling == "linear":

@@ -37,9 +37,3 @@ class WeightTensor:
     def num_bytes(self) -> int:
         """Bytes of the encoded tensor."""
         return int(self.data.nbytes)
-
-    def dequantize(self) -> npt.NDArray[np.float32]:
-        """All values as float32, in the tensor's shape."""
-        from octavo.weights.encoding import dequantize
-
-        return dequantize(self)
