@@ -113,6 +113,7 @@ def describe(loaded: "LoadedModel", block_sizes: BlockSizes = 16) -> dict[str, A
     """What ``octavo models info`` shows."""
     from octavo.engine.capacity import plan_layers
     from octavo.paging.groups import format_layers
+    from octavo.storage.layout import DTYPE_BYTES
 
     spec = loaded.spec
     encodings: dict[str, dict[str, int]] = {}
