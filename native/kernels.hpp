@@ -85,7 +85,8 @@ struct LinearArgs {
     const float* residual;  // same shape as out, or null
     int num_rows;
     bool quantize_input;  // int8 per 32 where the weight is int4 or int8
-    void* scratch;        // linear_scratch_bytes(...)
+    void* scratch;        // linear_scratch_bytes(...), the same for all layers of a step
+    int64_t scratch_bytes;
 };
 
 struct RopeWriteArgs {

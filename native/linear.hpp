@@ -274,7 +274,8 @@ OCTAVO_INLINE const QuantizedGroup* quantize_input(const LinearArgs& args, Worke
     if (args.num_rows > kFewRows) {
         worker.for_each(args.num_rows, [&](int64_t r) { quantize_row(args, r, groups + r, args.num_rows); });
     } else {
-        groups += worker.id() * kFewRows * (args.weight->num_inputs / 32);
+        // A late worker may still be at an earlier layer, of another width: its place must not depend on it.
+        groups += worker.id() * (args.scratch_bytes / int64_t(sizeof(QuantizedGroup)) / worker.count());
         for (int r = 0; r < args.num_rows; r++) quantize_row(args, r, groups + r, args.num_rows);
     }
     return groups;

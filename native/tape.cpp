@@ -319,7 +319,7 @@ void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::t
         [&](const Linear& op) {
             kernels_.linear({op.weight.get(), op.prologue, rows(op.in), rows(op.out),
                              op.has_residual ? rows(op.residual).data : nullptr, count(op.in),
-                             op.quantize_input, scratch_.get()},
+                             op.quantize_input, scratch_.get(), scratch_bytes_},
                             worker);
         },
         [&](const RopeWrite& op) {

@@ -125,7 +125,7 @@ def test_a_bad_line_is_named(run, tmp_path, line, message):
         (
             ("generate", "hi", "--temperature", "-1"),
             1,
-            "octavo: temperature=-1.0: must be a number 0 or more",
+            "octavo: temperature=-1.0: must be a number from 0 to 1e6",
         ),
         (("generate", "hi", "--file", "nowhere.jsonl"), 1, "octavo: cannot read nowhere.jsonl"),
         (("generate",), 2, "at least one prompt"),
@@ -288,7 +288,6 @@ def test_an_unknown_instruction_set_is_refused(smollm2_path):
         ("generate hi --max-tokens 1 --json >&-", "standard output is closed"),
         ("generate --file - <&-", "cannot read standard input: it is closed"),
         ("chat <&-", "standard input is closed"),
-        ("chat </", "cannot read standard input"),
     ],
 )
 def test_streams_that_cannot_be_used(smollm2_path, redirection, message):
@@ -312,19 +311,18 @@ def test_a_terminal_is_not_commanded():
     assert visible(text, io.StringIO()) == text
 
 
-def test_no_command_writes_control_characters_to_a_terminal(smollm2_path, monkeypatch):
-    """Both commands on a pseudo-terminal; the prompt is shown, and asks for nothing else."""
-    for command, typed in ((["generate", "\x1b[2Jhi"], b""), (["chat", "--temperature", "0"], b"Hi\n\x04")):
+def test_no_command_writes_control_characters_to_a_terminal(smollm2_path):
+    for command, said in (["generate", "\x1b[2Jhi"], b""), (["chat", "--temperature", "0"], b"Hi\n"):
         controller, terminal = os.openpty()
         arguments = [*command, "--max-tokens", "1", "--model", str(smollm2_path), "--kv-memory", "16MiB"]
-        os.write(controller, typed)
         process = subprocess.run(
             [sys.executable, "-c", _FORGED, *arguments],
-            stdin=terminal if typed else subprocess.DEVNULL,
+            input=said,
             stdout=terminal,
             stderr=subprocess.PIPE,
             env={**os.environ, "TERM": "dumb"},
             check=False,
+            timeout=60,
         )
         os.close(terminal)
         shown = os.read(controller, 1 << 16)

@@ -80,6 +80,30 @@ def test_a_row_is_the_same_in_any_company_and_with_any_threads(
     np.testing.assert_array_equal(apply(backends[1], x[100:101], [weight]), whole[100:101])
 
 
+def test_layers_of_different_widths_one_after_the_other() -> None:
+    """Workers that are late at one layer leave alone what others have prepared for the next."""
+    rng = np.random.default_rng(5)
+    widths = (64, 1536, 64, 32, 1024, 64, 96, 1536, 64)
+    pairs = zip(widths[1:], widths, strict=False)
+    weights = [random_tensor(rng, "Q8_0", n, k)[0] for n, k in pairs]
+    x = inputs(rng, 2, widths[0])
+
+    def chain(threads: int) -> F32:
+        backend = CpuBackend(threads)
+        layers = [backend.load_linear([w]) for w in weights]
+
+        def program(ops: Recorder, value: Value) -> Value:
+            for layer in layers:
+                value = ops.linear(value, layer)
+            return value
+
+        return run_ops(backend, x, program)
+
+    expected = chain(1)
+    for _ in range(40):
+        np.testing.assert_array_equal(chain(8), expected)
+
+
 @pytest.mark.parametrize(("encoding", "activations"), CASES)
 def test_instruction_sets_with_fma_agree_to_the_bit(encoding: Encoding, activations: Activations) -> None:
     rng = np.random.default_rng(3)
