@@ -154,8 +154,3 @@ def test_a_plan_is_the_layout_to_the_byte(dtype, block_size):
         assert layout == KVLayout.uniform(
             num_layers=6, num_kv_heads=2, head_dim=48, block_size=block_size, dtype=dtype
         )
-
-
-def test_int8_blocks_hold_a_multiple_of_16_tokens():
-    with pytest.raises(InvalidConfig, match="block size 8 with 52 bytes per token"):
-        plan_layers(SPEC, 8, "int8")
