@@ -12,9 +12,7 @@ PROMPTS = [
     "The capital of France is",
     "Once upon a time there was a lighthouse keeper who counted ships at dusk, and each of them",
     "1, 1, 2, 3, 5, 8,",
-    " ".join(
-        f"Ship {n} came in at dusk, and the keeper wrote it down." for n in range(1, 13)
-    ),  # over 128 tokens
+    " ".join(f"Ship {n} came in at dusk, and the keeper wrote it down." for n in range(1, 13)),
 ]
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
 MIXED = {"0-9": 64, "10-19": 24, "20-29": 8}
