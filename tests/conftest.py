@@ -1,9 +1,8 @@
 """Fixtures and settings for all tests."""
 
-from pathlib import Path
-
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest

@@ -91,7 +91,7 @@ def map_file(path: Path) -> mmap.mmap:
     try:
         # Before opening: that alone waits for a writer if it is a pipe, and does who knows what to a device.
         mode = path.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # for a directory, opening it has the better message
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a directory has the better message
             raise ModelNotFound(f"cannot open {path}: not a regular file")
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
