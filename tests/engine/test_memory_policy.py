@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from toy import EOS, ToyEngine, random_prompts, toy_greedy
 
 from octavo.core.errors import InvalidRequest
-from octavo.engine import scheduler
-from octavo.engine.scheduler import MAX_PREEMPTIONS
+from octavo.scheduling import scheduler
+from octavo.scheduling.scheduler import MAX_PREEMPTIONS
 from octavo.paging.groups import GroupSpec, most_frames
 
 BLOCK = 8

@@ -18,7 +18,7 @@ from octavo.engine.batch_state import BatchState
 from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.generation import Generation
 from octavo.engine.runner import Runner
-from octavo.engine.scheduler import Scheduler
+from octavo.scheduling.scheduler import Scheduler
 from octavo.paging.groups import GroupSpec
 from octavo.paging.manager import KVManager
 

@@ -4,7 +4,7 @@ import pytest
 from octavo.core.sampling import SamplingParams
 from octavo.engine.batch_state import BatchState
 from octavo.engine.sampler import _quantile, sample, uniform
-from octavo.engine.step import RowOpen, StepPlan
+from octavo.scheduling.step import RowOpen, StepPlan
 
 
 def state_for(*params: SamplingParams, seeds: list[int] | None = None) -> BatchState:

@@ -45,22 +45,28 @@ class StepInputs:
 
     @staticmethod
     def build(
-        work: list[tuple[int, int, list[int], bool]], block_tables: tuple[IntArray, ...]
+        work: list[tuple[int, int, list[int], int]], block_tables: tuple[IntArray, ...]
     ) -> "StepInputs":
-        """Lay out a step from ``(row, context_len, new token ids, wants logits of its last token)`` items."""
+        """Lay out a step from ``(row, context_len, new token ids, how many of the last want logits)`` items."""
         counts = np.fromiter((len(w[2]) for w in work), np.int32, len(work))
         query_start = np.zeros(len(work) + 1, np.int32)
         np.cumsum(counts, out=query_start[1:])
         context_len = np.fromiter((w[1] for w in work), np.int32, len(work))
         token_ids = np.fromiter((t for w in work for t in w[2]), np.int32, int(query_start[-1]))
         offsets = np.repeat(context_len - query_start[:-1], counts)
-        wants = np.fromiter((w[3] for w in work), np.bool_, len(work))
+        wants = np.fromiter((w[3] for w in work), np.int32, len(work))
+        if wants.max(initial=0) <= 1:
+            logit_tokens = (query_start[1:] - 1)[wants > 0]
+        else:
+            ends = np.cumsum(wants, dtype=np.int32)
+            first = query_start[1:] - ends  # of each row's logits, less those of the rows before it
+            logit_tokens = np.arange(ends[-1], dtype=np.int32) + np.repeat(first, wants)
         return StepInputs(
             token_ids=token_ids,
             positions=(np.arange(len(token_ids), dtype=np.int32) + offsets).astype(np.int32),
             rows=np.fromiter((w[0] for w in work), np.int32, len(work)),
             query_start=query_start,
             context_len=context_len,
-            logit_tokens=(query_start[1:] - 1)[wants],
+            logit_tokens=logit_tokens,
             block_tables=block_tables,
         )

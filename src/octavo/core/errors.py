@@ -30,6 +30,18 @@ class InvalidRequest(OctavoError, ValueError):
         self.param = param
 
 
+class QueueFull(OctavoError):
+    """Too many requests wait already; this one was not taken. It may be sent again later.
+
+    Attributes:
+        limit: requests that may wait.
+    """
+
+    def __init__(self, message: str, *, limit: int) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
 class InvalidConfig(OctavoError, ValueError):
     """An engine setting that is out of range, contradicts another, or does not fit this machine."""
 

@@ -1,11 +1,25 @@
 """A request as the engine sees it, and what the user gets back."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from octavo.core.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Turn(NamedTuple):
+    """Whose turn it is: lower comes first.
+
+    Attributes:
+        when: what the queue's policy made of arrival and priority.
+        request_id: of the request, or of the one that this is a sample or a beam of.
+        part: number among those.
+    """
+
+    when: int
+    request_id: int
+    part: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -17,10 +31,20 @@ class Request:
 
     Attributes:
         max_len: tokens of prompt and output together at which it ends with reason "length".
-        seed: of the sampler's random numbers.
+        seed, sample_index: of the sampler's random numbers.
         stop_ids: tokens that end it with reason "stop": the model's own unless ignored, and the caller's.
+        salt: separates what tenants may share of the cache.
+        priority: lower is more urgent, where the queue looks at it.
+        turn: its place among all requests, fixed when it is queued.
+        forks: sequences that begin as copies of this one, as soon as its prompt is computed.
+        num_candidates: 0, or how many likely tokens a beam wants to see instead of one that is chosen.
+        candidates: those tokens with their log-probabilities, when they have come and no token was taken yet.
+        grammar: what allows its tokens, or None.
+        logprobs: of each output token, where asked.
+        prompt_logprobs: of each prompt token, where asked.
         num_cached_tokens: prompt tokens found in the cache when it was first admitted.
-        num_preemptions: times it had to let its blocks go for an older request.
+        num_preemptions: times it had to let its blocks go for another request.
+        num_drafts, num_drafts_accepted: tokens guessed ahead, and those of them that were right.
         error: why it failed, when ``finish_reason`` is "error".
     """
 
@@ -30,10 +54,22 @@ class Request:
     params: SamplingParams
     max_len: int
     seed: int
+    sample_index: int = 0
     stop_ids: frozenset[int] = frozenset()
+    salt: str = ""
+    priority: int = 0
+    turn: Turn = Turn(0, 0)
+    forks: "list[Request]" = field(default_factory=list)
+    num_candidates: int = 0
+    candidates: list[tuple[int, float]] | None = None
+    grammar: Any = None
+    logprobs: list[Any] = field(default_factory=list)
+    prompt_logprobs: list[Any] = field(default_factory=list)
     num_computed: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_drafts: int = 0
+    num_drafts_accepted: int = 0
     finish_reason: FinishReason | None = None
     error: str | None = None
 

@@ -15,7 +15,6 @@ MAX_TEMPERATURE: Final = 1e6
 # Parameters that callers of similar engines pass, and the values that ask for nothing. Any other value is
 # refused by name until the feature behind it exists.
 _PLANNED: Final[dict[str, tuple[object, ...]]] = {
-    "n": (1,),
     "best_of": (None, 1),
     "min_tokens": (0,),
     "presence_penalty": (0,),
@@ -90,6 +89,7 @@ class SamplingParams:
                     f"sampling parameter {name}={shown(value)} is not supported yet; leave it out"
                 )
         self._check_int("max_tokens", "at least 1, or None", lambda v: v >= 1, optional=True)
+        self._check_int("n", "from 1 to 64", lambda v: 1 <= v <= 64)
         self._check_float("temperature", "from 0 to 1e6", lambda v: 0 <= v <= MAX_TEMPERATURE)
         self._check_int("top_k", "from 0 (off) to 2**31 - 1", lambda v: -1 <= v <= MAX_TOP_K)
         self._check_float("top_p", "above 0 and at most 1", lambda v: 0 < v <= 1)

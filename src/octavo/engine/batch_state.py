@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from octavo.engine.step import RowOpen, StepPlan
+from octavo.scheduling.step import RowOpen, StepPlan
 
 
 class BatchState:
@@ -35,6 +35,7 @@ class BatchState:
         self.min_p = np.zeros(num_rows)
         self.seed = np.zeros(num_rows, np.uint64)
         self.faults: dict[int, str] = {}
+        self.num_candidates: dict[int, int] = {}
 
     def apply(self, plan: StepPlan) -> None:
         """Write a step's differences: rows closed, rows opened, changed block table entries."""
@@ -43,6 +44,7 @@ class BatchState:
                 table[row] = 0
             self.temperature[row] = 0
             self.faults.pop(row, None)
+            self.num_candidates.pop(row, None)
         for opened in plan.opened_rows:
             try:
                 self._open(opened)
@@ -57,5 +59,7 @@ class BatchState:
         self.top_k[row] = params.top_k
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
-        self.seed[row] = opened.seed
+        self.seed[row] = opened.seed + opened.sample_index
+        if opened.num_candidates:
+            self.num_candidates[row] = opened.num_candidates
         self.temperature[row] = params.temperature

@@ -12,7 +12,7 @@ from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.machine import available_memory
 from octavo.engine.progress import fetch_bar
 from octavo.engine.runner import Runner
-from octavo.engine.scheduler import Scheduler
+from octavo.scheduling.scheduler import Scheduler
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.models.spec import DecoderSpec

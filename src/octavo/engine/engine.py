@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from octavo.core.errors import EngineFailed, InvalidRequest, shown
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
-from octavo.engine.generation import Detokenizer, Generation
+from octavo.engine.choice import Choice, Detokenizer
+from octavo.engine.generation import Generation
 from octavo.engine.memory import MemoryReport
 from octavo.engine.runner import Runner
-from octavo.engine.scheduler import Scheduler
+from octavo.scheduling.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +48,27 @@ class Engine:
         self.scheduler = scheduler
         self.runner = runner
         self._make_detokenizer = make_detokenizer
-        self._live: dict[int, Generation] = {}
+        self._live: dict[Request, tuple[Generation, Choice]] = {}
         self._num_submitted = 0
         self._failure: BaseException | None = None
         self._lock = threading.RLock()  # held by whoever changes requests, for a step at most
         self._dropped: deque[Generation] = deque()
 
     def prepare(
-        self, token_ids: Sequence[int], params: SamplingParams, *, prompt: str | None = None
+        self,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        prompt: str | None = None,
+        salt: str = "",
+        priority: int = 0,
     ) -> Generation:
-        """Check a request and make it ready for ``submit``, which nothing but a full pool can then refuse.
+        """Check a request and make it ready for ``submit``, which only a full pool or queue can then refuse.
+
+        Args:
+            prompt: the text that the tokens are of, if there is one; for the output.
+            salt: requests of different salts share nothing of the KV cache.
+            priority: lower is more urgent, where the scheduler's policy is "priority".
 
         Raises:
             InvalidRequest: it can never be served; names the value and the limit.
@@ -83,31 +95,42 @@ class Engine:
             max_len = min(max_len, num_prompt + params.max_tokens)
         eos = () if params.ignore_eos else limits.eos_token_ids
         with self._lock:
-            request_id = self._num_submitted
-            self._num_submitted += 1
-        request = Request(
-            request_id=request_id,
-            token_ids=list(token_ids),
-            prompt_len=num_prompt,
-            params=params,
-            max_len=max_len,
-            seed=secrets.randbits(64) if params.seed is None else params.seed,
-            stop_ids=frozenset((*eos, *(params.stop_token_ids or ()))),
-        )
-        return Generation(request, self._make_detokenizer(), prompt=prompt, arrival_s=time.monotonic())
+            first_id = self._num_submitted
+            self._num_submitted += params.n
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        requests = [
+            Request(
+                request_id=first_id + index,
+                token_ids=list(token_ids),
+                prompt_len=num_prompt,
+                params=params,
+                max_len=max_len,
+                seed=seed,
+                sample_index=index,
+                stop_ids=frozenset((*eos, *(params.stop_token_ids or ()))),
+                salt=salt,
+                priority=priority,
+            )
+            for index in range(params.n)
+        ]
+        requests[0].forks = requests[1:]
+        choices = [Choice(i, request, self._make_detokenizer()) for i, request in enumerate(requests)]
+        return Generation(choices, prompt=prompt, arrival_s=time.monotonic())
 
     def submit(self, generation: Generation) -> None:
         """Queue a prepared request.
 
         Raises:
             InvalidRequest: the KV pool could not hold it even alone.
+            QueueFull: too many requests wait.
             EngineFailed: an earlier step broke.
         """
         with self._lock:
             self._check_alive()
             self._abort_dropped()
             self.scheduler.add(generation.request)
-            self._live[generation.request.request_id] = generation
+            for choice in generation.choices:
+                self._live[choice.request] = generation, choice
 
     @property
     def has_work(self) -> bool:
@@ -136,15 +159,16 @@ class Engine:
                 raise EngineFailed(f"the engine failed in a step: {error!r}") from error
             now = time.monotonic()
             for request in advanced:
-                self._take_in(self._live[request.request_id], now)
+                self._take_in(*self._live[request], now)
             return plan.num_tokens
 
     def abort(self, generation: Generation) -> None:
         """End a request now; what it has so far is its output. Nothing happens if it is finished."""
         with self._lock:
-            if self._live.get(generation.request.request_id) is generation:
-                self.scheduler.abort(generation.request.request_id)
-                self._close(generation, time.monotonic())
+            for choice in reversed(generation.choices):  # forks before the one that they wait for
+                if choice.request in self._live:
+                    self.scheduler.finish(choice.request, "abort")
+                    self._close(generation, choice, time.monotonic())
 
     def drop(self, generation: Generation) -> None:
         """Abort a request before anything else happens; safe in a finalizer, which may run inside a step."""
@@ -167,24 +191,29 @@ class Engine:
         while self._dropped:
             self.abort(self._dropped.popleft())
 
-    def _take_in(self, generation: Generation, now_s: float) -> None:
-        request = generation.request
+    def _take_in(self, generation: Generation, choice: Choice, now_s: float) -> None:
+        request = choice.request
         try:
-            if generation.advance(now_s) and request.finish_reason is None:
+            if generation.advance(choice, now_s) and request.finish_reason is None:
                 self.scheduler.finish(request, "stop")
         except Exception as error:  # a fault in one request's text is that request's alone
             if request.finish_reason is None:
                 self.scheduler.finish(request, "error")
             self._blame(request, error)
         if request.finish_reason is not None:
-            self._close(generation, now_s)
+            self._close(generation, choice, now_s)
+        elif generation.on_change is not None:
+            generation.on_change()
 
-    def _close(self, generation: Generation, now_s: float) -> None:
-        del self._live[generation.request.request_id]
+    def _close(self, generation: Generation, choice: Choice, now_s: float) -> None:
+        del self._live[choice.request]
         try:
-            generation.finish(now_s)
+            generation.finish(choice, now_s)
         except Exception as error:
-            self._blame(generation.request, error)
+            self._blame(choice.request, error)
+            choice.finished = True
+        if generation.on_change is not None:
+            generation.on_change()
 
     @staticmethod
     def _blame(request: Request, error: Exception) -> None:
@@ -193,10 +222,10 @@ class Engine:
 
     def _fail_all(self, error: BaseException) -> None:
         self._failure = error
-        for generation in list(self._live.values()):
-            generation.request.finish_reason = "error"
-            generation.request.error = f"the engine failed: {error!r}"
-            self._close(generation, time.monotonic())
+        for generation, choice in list(self._live.values()):
+            choice.request.finish_reason = "error"
+            choice.request.error = f"the engine failed: {error!r}"
+            self._close(generation, choice, time.monotonic())
 
     def _check_alive(self) -> None:
         if self._failure is not None:

@@ -1,91 +1,81 @@
-"""One request's output as it grows: tokens to text, stop texts, times."""
+"""A submitted request, for whoever waits for it: one or several continuations of a prompt."""
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-from octavo.core.request import CompletionOutput, Request, RequestMetrics, RequestOutput
-from octavo.engine.stopping import StopChecker
-
-
-class Detokenizer(Protocol):
-    """Turns one sequence's tokens into text, never giving out half a character."""
-
-    def push(self, token_id: int) -> str:
-        """The text that is certain once this token has come."""
-        ...
+from octavo.core.request import Request, RequestMetrics, RequestOutput
+from octavo.engine.choice import Choice
 
 
 class Generation:
-    """A submitted request, for whoever waits for it.
+    """Several choices begin as forks of the first one, which computes the prompt for all.
 
     Attributes:
-        text: output so far, without anything a stop text may still cut away.
-        finished: whether the output is complete.
+        choices: one for each sample.
+        on_change: called by the engine's thread when there are new tokens or the end has come, or None.
     """
 
-    def __init__(
-        self, request: Request, detokenizer: Detokenizer, *, prompt: str | None, arrival_s: float
-    ) -> None:
-        self.request = request
-        self.text = ""
-        self.finished = False
+    def __init__(self, choices: Sequence[Choice], *, prompt: str | None, arrival_s: float) -> None:
+        self.choices = list(choices)
+        self.on_change: Callable[[], None] | None = None
         self._prompt = prompt
-        self._detokenizer = detokenizer
-        self._stops = StopChecker(tuple(request.params.stop or ()))
-        self._num_taken = 0
         self._arrival_s = arrival_s
         self._first_token_s: float | None = None
         self._finished_s = arrival_s
 
-    def advance(self, now_s: float) -> bool:
-        """Take in the request's newest token, if it got one. Returns whether its text reached a stop text."""
-        request = self.request
-        if request.num_output_tokens and self._first_token_s is None:
+    @property
+    def request(self) -> Request:
+        """The first choice's sequence."""
+        return self.choices[0].request
+
+    @property
+    def text(self) -> str:
+        """The first choice's output so far, without anything a stop text may still cut away."""
+        return self.choices[0].text
+
+    @property
+    def finished(self) -> bool:
+        """Whether the output is complete."""
+        return all(choice.finished for choice in self.choices)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far, by all choices."""
+        return sum(choice.request.num_output_tokens for choice in self.choices)
+
+    def advance(self, choice: Choice, now_s: float) -> bool:
+        """Take in a choice's new tokens. Returns whether its text reached a stop text."""
+        if self._first_token_s is None and choice.request.num_output_tokens:
             self._first_token_s = now_s
-        if request.finish_reason not in ("stop", "error"):  # the token that stopped it is not text
-            self.text += self._stops.push(self._detokenizer.push(request.token_ids[-1]))
-        return self._stops.stopped
+        return choice.advance()
 
-    def finish(self, now_s: float) -> None:
-        """Complete the output; the request has its finish reason.
-
-        Bytes of a character that never became whole stay out of the text; ``token_ids`` has their tokens.
-        """
+    def finish(self, choice: Choice, now_s: float) -> None:
+        """Complete a choice's output; its request has a finish reason."""
         self._finished_s = now_s
-        self.text += self._stops.flush()
-        if self._stops.stopped and self.request.finish_reason == "length":
-            self.request.finish_reason = "stop"
-        self.finished = True  # last: another thread may be waiting for it
+        choice.finish()
 
     def take_text(self) -> str:
-        """The text that has come since the last call."""
-        text = self.text  # read once: another thread may be adding to it
-        new = text[self._num_taken :]
-        self._num_taken = len(text)
-        return new
+        """The first choice's text that has come since the last call."""
+        return self.choices[0].take_text()
 
     def output(self) -> RequestOutput:
         """The result.
 
         Raises:
-            RuntimeError: the request is not finished.
+            RuntimeError: a choice is not finished.
         """
         request = self.request
-        if request.finish_reason is None:
-            raise RuntimeError(f"request {request.request_id} is not finished")
-        completion = CompletionOutput(
-            index=0,
-            text=self.text,
-            token_ids=request.token_ids[request.prompt_len :],
-            finish_reason=request.finish_reason,
-        )
+        errors = [c.request.error for c in self.choices if c.request.error is not None]
         return RequestOutput(
             request_id=request.request_id,
             prompt=self._prompt,
             prompt_token_ids=request.token_ids[: request.prompt_len],
-            outputs=[completion],
+            outputs=[choice.output() for choice in self.choices],
             num_cached_tokens=request.num_cached_tokens,
             metrics=RequestMetrics(
-                self._arrival_s, self._first_token_s, self._finished_s, request.num_preemptions
+                self._arrival_s,
+                self._first_token_s,
+                self._finished_s,
+                sum(choice.request.num_preemptions for choice in self.choices),
             ),
-            error=request.error,
+            error=errors[0] if errors else None,
         )

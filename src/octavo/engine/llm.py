@@ -22,7 +22,7 @@ from octavo.engine.generation import Generation
 from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.memory import MemoryReport
 from octavo.engine.progress import progress_bar
-from octavo.engine.scheduler import MAX_EXPLAINED
+from octavo.scheduling.scheduler import MAX_EXPLAINED
 from octavo.models.spec import DecoderSpec
 from octavo.paging.explain import PrefixExplanation
 from octavo.text.tokenizer import Tokenizer

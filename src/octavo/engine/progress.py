@@ -38,7 +38,7 @@ def progress_bar(generations: Sequence[Generation], *, show: bool) -> Iterator[C
             if time.monotonic() - shown_s < _REFRESH_S:
                 return
             shown_s = time.monotonic()
-            num_tokens = sum(g.request.num_output_tokens for g in generations)
+            num_tokens = sum(g.num_output_tokens for g in generations)
             elapsed = bar.tasks[0].elapsed
             rate = f"{num_tokens / elapsed:.0f} tokens/s" if elapsed else ""
             bar.update(task, completed=sum(g.finished for g in generations), rate=rate)

@@ -1,6 +1,6 @@
 """Carries out a step's plan: the only place where policy's ids meet arrays, bytes and kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -9,8 +9,9 @@ import numpy.typing as npt
 from octavo.attention.plan import StepInputs
 from octavo.engine import sampler
 from octavo.engine.batch_state import BatchState
-from octavo.engine.step import StepPlan, StepResult
+from octavo.scheduling.step import RowWork, StepPlan, StepResult
 
+IntArray = npt.NDArray[np.int32]
 Program = Callable[[StepInputs], npt.NDArray[np.float32]]
 
 
@@ -46,17 +47,45 @@ class Runner:
             self._arena.copy_blocks(plan.copies)
         if not plan.work:
             return StepResult([])
-        work = [(w.row, w.start, w.token_ids, w.sample) for w in plan.work]
+        work = [(w.row, w.start, w.token_ids, w.num_logits) for w in plan.work]
         inputs = StepInputs.build(work, state.block_tables)
         logits = self.program(inputs)
         if not len(inputs.logit_tokens):
             return StepResult([])
-        sampled = inputs.rows[np.searchsorted(inputs.query_start, inputs.logit_tokens, side="right") - 1]
-        token_ids, failures = sampler.sample(
-            logits, sampled, inputs.positions[inputs.logit_tokens] + 1, state
-        )
+        at, rows, positions = _places(plan.work)
+        token_ids, failures = sampler.sample(logits if at is None else logits[at], rows, positions, state)
         if state.faults:
-            failures |= {
-                i: state.faults[row] for i, row in enumerate(sampled.tolist()) if row in state.faults
-            }
-        return StepResult(token_ids, failures)
+            failures |= {i: state.faults[row] for i, row in enumerate(rows.tolist()) if row in state.faults}
+        candidates = {}
+        if state.num_candidates:
+            for i, row in enumerate(rows.tolist()):
+                if row in state.num_candidates and i not in failures:
+                    row_logits = logits[i if at is None else at[i]]
+                    candidates[i] = sampler.likeliest(row_logits, state.num_candidates[row])
+        return StepResult(token_ids, failures, candidates=candidates)
+
+
+def _places(work: Sequence[RowWork]) -> tuple[IntArray | None, IntArray, IntArray]:
+    """Where tokens are chosen: index among the step's logits (None: one after the other), row, position."""
+    if all(w.num_chosen == w.num_logits for w in work):
+        plain = [w for w in work if w.sample]
+        if all(w.num_drafts == 0 for w in plain):
+            rows = np.fromiter((w.row for w in plain), np.int32, len(plain))
+            positions = np.fromiter((w.start + len(w.token_ids) for w in plain), np.int32, len(plain))
+            return None, rows, positions
+    at, rows_, positions_ = [], [], []
+    first = 0
+    for w in work:
+        if w.sample:
+            known = first + w.num_logits - 1 - w.num_drafts  # the last known token's logits
+            position = w.start + len(w.token_ids) - w.num_drafts
+            for i in range(1 + w.num_drafts):
+                at.append(known + i)
+                rows_.append(w.row)
+                positions_.append(position + i)
+            for row in w.forks:
+                at.append(known)
+                rows_.append(row)
+                positions_.append(position)
+        first += w.num_logits
+    return np.array(at, np.int32), np.array(rows_, np.int32), np.array(positions_, np.int32)

@@ -76,6 +76,14 @@ def sample(
     return tokens, failures
 
 
+def likeliest(logits: FloatArray, count: int) -> list[tuple[int, float]]:
+    """The ``count`` most likely tokens with their log-probabilities, best first, the lowest id among equals."""
+    largest = logits.max()
+    log_total = np.log(np.exp(logits - largest).sum(dtype=np.float64))
+    ids = np.argsort(-logits, kind="stable")[:count]
+    return [(int(i), float(logits[i] - largest) - float(log_total)) for i in ids]
+
+
 def _draw(scores: FloatArray, top_k: int, top_p: float, min_p: float, number: float) -> int:
     """Token at the quantile ``number`` of the filtered distribution of ``scores`` (their largest is 0).
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-Reason = Literal["complete", "disabled", "differs", "evicted", "salt", "never computed"]
+Reason = Literal["complete", "disabled", "differs", "evicted", "salt", "never computed", "limited"]
 
 _TEXTS: dict[Reason, str] = {
     "complete": "all tokens but the last, which is always computed, were cached",
@@ -10,6 +10,7 @@ _TEXTS: dict[Reason, str] = {
     "differs": "the closest cached sequence first differs at token {position}",
     "evicted": "the block with token {position} was cached, but has been evicted",
     "salt": "the block with token {position} is cached under another salt only",
+    "limited": "no more than {position} tokens were looked for, as the logits of the others are wanted",
     "never computed": "no complete block was cached that goes on from token {position}",
 }
 

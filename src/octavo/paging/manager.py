@@ -73,9 +73,13 @@ class KVManager:
 
     # Sequences
 
-    def match(self, token_ids: Seq[int], *, salt: str = "") -> PrefixMatch:
-        """The longest prefix whose KV is cached, at most all but the last token. Changes nothing."""
-        return self.matcher.match(pack_tokens(token_ids), salt)
+    def match(self, token_ids: Seq[int], *, salt: str = "", limit: int | None = None) -> PrefixMatch:
+        """The longest prefix whose KV is cached, at most all but the last token. Changes nothing.
+
+        Args:
+            limit: tokens to look for at most, for those who want to compute the rest anyway.
+        """
+        return self.matcher.match(pack_tokens(token_ids), salt, limit=limit)
 
     def renew(self, match: PrefixMatch) -> PrefixMatch:
         """What ``match`` would say now of the same tokens; hashes nothing anew. Changes nothing."""

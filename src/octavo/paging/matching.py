@@ -31,6 +31,7 @@ class PrefixMatch:
     salt: str
     chain: NameChain
     version: int
+    limit: int | None = None
 
 
 class PrefixMatcher:
@@ -58,12 +59,16 @@ class PrefixMatcher:
         self._unit = unit
         self._hash = hash_function
 
-    def match(self, tokens: "array[int]", salt: str, chain: NameChain | None = None) -> PrefixMatch:
-        """Look ``tokens`` up; ``chain`` keeps their names from an earlier time."""
+    def match(
+        self, tokens: "array[int]", salt: str, chain: NameChain | None = None, *, limit: int | None = None
+    ) -> PrefixMatch:
+        """Look ``tokens`` up, the first ``limit`` at most; ``chain`` keeps their names from an earlier time."""
         if chain is None:
             chain = NameChain(root_name(self._namespace, salt, self._hash), self._unit, self._hash)
         walks = tuple(index.walk(salt, chain, tokens) for index in self.indexes) if self.enabled else ()
         length = max(0, len(tokens) - 1) if walks else 0
+        if limit is not None:
+            length = min(length, limit)
         while length > (agreed := min((walk.longest(length) for walk in walks), default=0)):
             length = agreed
         first = []
@@ -73,13 +78,15 @@ class PrefixMatcher:
             blocks.append(walk.blocks(length))
         if not walks:
             first, blocks = [0] * len(self.indexes), [[] for _ in self.indexes]
-        return PrefixMatch(length, tuple(blocks), tuple(first), walks, tokens, salt, chain, self._version)
+        return PrefixMatch(
+            length, tuple(blocks), tuple(first), walks, tokens, salt, chain, self._version, limit
+        )
 
     def renew(self, match: PrefixMatch) -> PrefixMatch:
         """``match`` itself, or what it would be now."""
         if match.version == self._version:
             return match
-        return self.match(match.tokens, match.salt, match.chain)
+        return self.match(match.tokens, match.salt, match.chain, limit=match.limit)
 
     def open_tip(self, group: int, match: PrefixMatch) -> Node | None:
         """Let a new sequence stand on the last complete block of its match, or on its salt's root."""
@@ -146,6 +153,8 @@ class PrefixMatcher:
             return PrefixExplanation(known, 0, "disabled", 0)
         if match.num_tokens >= known - 1:
             return PrefixExplanation(known, match.num_tokens, "complete", max(0, known - 1))
+        if match.num_tokens == match.limit:
+            return PrefixExplanation(known, match.num_tokens, "limited", match.num_tokens)
         group = min(range(len(match.walks)), key=lambda g: match.walks[g].agreed)
         reason, position = self._end(self.indexes[group], match.walks[group], match)
         return PrefixExplanation(known, match.num_tokens, reason, position)

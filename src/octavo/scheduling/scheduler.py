@@ -1,0 +1,721 @@
+"""Which tokens the next step computes: pure policy over requests, block ids and rows.
+
+A request is computed tokens catching up with known tokens, so prefill, decode and resuming after a preemption
+are one thing. One token budget per step pays for a token of every request that decodes, then for chunks of
+the prompts still to be computed, then for new requests from the head of the queue, then for drafts.
+
+When the block pool runs dry, a request takes the blocks of the one whose turn comes last: that one loses its
+row and its sequence but keeps its tokens, and goes back to the queue. Its full blocks keep their names, so
+resuming finds again whatever was not overwritten meanwhile. Whoever is first can always go on.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from octavo.core.errors import InvalidRequest, OutOfBlocks
+from octavo.core.request import FinishReason, Request
+from octavo.paging.explain import PrefixExplanation
+from octavo.paging.grants import SlotPlan, TableUpdate
+from octavo.paging.groups import most_frames
+from octavo.paging.invariants import BrokenInvariant
+from octavo.paging.manager import KVManager
+from octavo.paging.matching import PrefixMatch
+from octavo.scheduling.drafting import Drafter
+from octavo.scheduling.in_flight import InFlightPrefixes
+from octavo.scheduling.running import Running, RunningSet
+from octavo.scheduling.step import BlockUpdate, RowOpen, RowWork, StepPlan, StepResult
+from octavo.scheduling.waiting import Policy, WaitingQueue
+
+# After so many preemptions a request comes back only when the pool can hold the most that it and everything
+# that runs may still grow to; from then on nothing preempts it.
+MAX_PREEMPTIONS: Final = 3
+
+# Of so many requests, the latest ones, it is remembered why their cached prefix ended where it did.
+MAX_EXPLAINED: Final = 4096
+
+# Tokens of one step whose logits are kept to say how likely a prompt was: each takes a vocabulary of floats.
+MAX_SCORED_TOKENS: Final = 64
+
+# Requests of the queue looked at in one step; some are passed over, waiting for a prefix that others compute.
+MAX_LOOKED_AT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Where the requests are, how often one had to give way, and the most that was ever held.
+
+    Attributes:
+        peak_blocks, peak_shared_blocks: blocks held, and held by several requests, in any step so far.
+        num_drafts, num_drafts_accepted: tokens guessed ahead, and those of them that were right.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_preemptions: int
+    num_steps: int
+    peak_blocks: int
+    peak_shared_blocks: int
+    num_drafts: int
+    num_drafts_accepted: int
+
+
+@dataclass(slots=True)
+class _Step:
+    """The step in progress.
+
+    Attributes:
+        owners: by position in the plan's work.
+        fork_owners: the forks that each of them opened rows for.
+        short_of_blocks: whether too few were found.
+    """
+
+    plan: StepPlan = field(default_factory=StepPlan)
+    owners: list[Running] = field(default_factory=list)
+    fork_owners: dict[int, list[tuple[Request, int]]] = field(default_factory=dict)
+    short_of_blocks: bool = False
+    num_scored: int = 0
+
+
+class Scheduler:
+    """A step is ``schedule()``, the plan carried out elsewhere, ``commit()``.
+
+    Args:
+        max_num_seqs: rows.
+        max_step_tokens: budget of a step.
+        policy: whose turn it is: "fcfs" or "priority".
+        max_waiting: requests the queue takes at most, or None.
+        drafter: guesses tokens ahead, or None.
+    """
+
+    def __init__(
+        self,
+        kv: KVManager,
+        *,
+        max_num_seqs: int,
+        max_step_tokens: int,
+        policy: Policy = "fcfs",
+        max_waiting: int | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self.kv = kv
+        self.max_step_tokens = max_step_tokens
+        self._waiting = WaitingQueue(policy, max_waiting)
+        self._running = RunningSet(max_num_seqs)
+        self._prefixes = InFlightPrefixes(max(spec.block_size for spec in kv.groups))
+        self._drafter = drafter
+        self._opened_rows: list[RowOpen] = []  # since the last step
+        self._closed_rows: list[int] = []
+        self._step: _Step | None = None
+        self._blocked_at = -1  # free blocks when the head of the queue last did not fit
+        self._explanations: dict[int, PrefixExplanation] = {}  # by request id, oldest first
+        self._num_preemptions = 0
+        self._num_steps = 0
+        self._peak_blocks = 0
+        self._peak_shared_blocks = 0
+        self._num_drafts = 0
+        self._num_drafts_accepted = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is running or waiting."""
+        return bool(len(self._running) or len(self._waiting))
+
+    def stats(self) -> SchedulerStats:
+        """Counts at this moment."""
+        return SchedulerStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_preemptions=self._num_preemptions,
+            num_steps=self._num_steps,
+            peak_blocks=self._peak_blocks,
+            peak_shared_blocks=self._peak_shared_blocks,
+            num_drafts=self._num_drafts,
+            num_drafts_accepted=self._num_drafts_accepted,
+        )
+
+    def explain(self, request_id: int) -> PrefixExplanation | None:
+        """Why a request's cached prefix ended where it did when it was first admitted.
+
+        None if it has not started yet, or if so many came after it that it is forgotten.
+        """
+        return self._explanations.get(request_id)
+
+    def held_blocks(self) -> dict[int, list[int]]:
+        """Block ids of each running request, by request id; a shared block appears under each."""
+        return {
+            running.request.request_id: [
+                b for table in self.kv.block_tables(running.seq_id) for b in table if b
+            ]
+            for running in self._running
+        }
+
+    # Requests
+
+    def add(self, request: Request) -> None:
+        """Queue a request, with the forks that it may have.
+
+        Raises:
+            InvalidRequest: it could never run, even alone: the pool has fewer blocks than it may need.
+            QueueFull: too many wait.
+        """
+        self._check_fits(request)
+        self._waiting.check_room()
+        request.turn = self._waiting.turn_of(request, self._num_steps)
+        for number, fork in enumerate(request.forks, 1):
+            fork.turn = request.turn._replace(part=number)
+        self._waiting.add(request)
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Between steps: ``child`` goes on from all that ``parent`` knows, sharing its blocks if it has any.
+
+        The child's tokens begin with those of the parent, and go on.
+        """
+        self._check_between_steps()
+        running = self._running.find(parent)
+        row = (
+            None if running is None or running.num_slots < len(parent.token_ids) else self._running.take_row()
+        )
+        if running is None or row is None:
+            self._waiting.add(child)
+            return
+        self._opened_rows.append(self._row_open(child, row))
+        self._start_fork(running, child, row, num_shared=len(parent.token_ids))
+
+    def extend(self, request: Request, token_id: int) -> None:
+        """Between steps: a token that was chosen elsewhere goes behind all known ones."""
+        self._check_between_steps()
+        request.token_ids.append(token_id)
+        running = self._running.find(request)
+        if running is not None:
+            self.kv.append_tokens(running.seq_id, (token_id,))
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """Between steps: end a request, wherever it is, and let its blocks go."""
+        self._check_between_steps()
+        running = self._running.find(request)
+        if running is not None:
+            self._leave(running)
+            for fork in request.forks:  # they never began
+                self._waiting.add(fork)
+            request.forks.clear()
+        elif request in self._waiting:
+            self._waiting.remove(request)
+            self._prefixes.forget(request)
+            self._blocked_at = -1
+            for fork in request.forks:
+                self._waiting.add(fork)
+            request.forks.clear()
+        else:
+            for leader in (*self._waiting, *(r.request for r in self._running)):
+                if request in leader.forks:
+                    leader.forks.remove(request)
+                    break
+            else:
+                raise ValueError(f"request {request.request_id} is not here")
+        request.finish_reason = reason
+
+    # One step
+
+    def schedule(self) -> StepPlan:
+        """Choose the next step's work and take blocks for it; there is work unless all wait for tokens."""
+        self._check_between_steps()
+        self._step = step = _Step()
+        self._num_steps += 1
+        plan = step.plan
+        plan.opened_rows.extend(self._opened_rows)
+        self._opened_rows.clear()
+        self._make_way()
+        wanted, budget = self._share_out()
+        self._grant(wanted)
+        if len(self._waiting) and not step.short_of_blocks:
+            budget = self._admit(budget)
+        if not plan.work:
+            self._break_deadlock()
+        plan.closed_rows.extend(self._closed_rows)
+        self._closed_rows.clear()
+        pool = self.kv.pool
+        self._peak_blocks = max(self._peak_blocks, pool.num_blocks - 1 - pool.num_available)
+        self._peak_shared_blocks = max(self._peak_shared_blocks, pool.num_shared)
+        return plan
+
+    def commit(self, result: StepResult) -> list[Request]:
+        """Record what the step computed.
+
+        Returns:
+            The requests that got tokens, candidates or an error, in work order, forks behind their leaders.
+        """
+        step = self._step
+        if step is None:
+            raise RuntimeError("commit() called without schedule()")
+        self._step = None
+        if step.plan.copies:
+            self.kv.complete_copies(step.plan.copies)
+        advanced: list[Request] = []
+        progress: list[tuple[int, int, int | None]] = []
+        leaving: list[Running] = []
+        at = 0  # in result.token_ids
+        for index, (running, work) in enumerate(zip(step.owners, step.plan.work, strict=True)):
+            request = running.request
+            num_written, token_id = len(work.token_ids) - work.num_drafts, None
+            if work.score:
+                known = len(request.prompt_logprobs) - work.start  # more than 0 where it was preempted
+                entries = result.prompt_logprobs.get(index, [])
+                request.prompt_logprobs.extend(entries[known : request.prompt_len - 1 - work.start])
+            if work.sample:
+                advanced.append(request)
+                chosen = range(at, at + 1 + work.num_drafts)
+                num_right, token_id = self._take(request, work, chosen, result)
+                num_written += num_right
+                at = chosen.stop
+                if request.finish_reason is not None:
+                    leaving.append(running)
+                self._prefixes.stop(request)
+                if work.num_drafts:
+                    self._settle_drafts(running, work, num_right)
+            running.num_slots = request.num_computed = work.start + num_written
+            if work.sample and request.error is not None:  # its KV is not to be trusted: it is not published
+                continue
+            progress.append((running.seq_id, num_written, token_id))
+        self.kv.advance_step(progress)
+        if step.fork_owners:
+            advanced = self._begin_forks(step, result, advanced)
+        for running in leaving:
+            self._leave(running)
+        return advanced
+
+    def check_invariants(self) -> None:
+        """Raise BrokenInvariant if rows, requests and blocks do not add up. Slow."""
+        self._running.check()
+        num_held = self.kv.pool.num_blocks - 1 - self.kv.num_free_blocks
+        if num_held and not len(self._running):
+            raise BrokenInvariant(f"{num_held} blocks are held though nothing runs")
+        self.kv.check_invariants()
+
+    # Refusing
+
+    def _check_fits(self, request: Request) -> None:
+        last = request.max_len - 1  # the last token's KV is never computed
+        needed = most_frames(self.kv.groups, last)
+        usable = self.kv.pool.num_blocks - 1
+        if needed > usable:
+            raise InvalidRequest(
+                f"{request.prompt_len} prompt tokens and up to {request.max_len - request.prompt_len} new "
+                f"ones need {needed} KV blocks, the pool has {usable}: "
+                "ask for fewer tokens or give the engine more kv_memory",
+                param="max_tokens",
+            )
+        width = request.num_candidates // 2
+        if width > 1:
+            shared = sum(
+                request.prompt_len // spec.block_size * spec.num_tables
+                for spec in self.kv.groups
+                if spec.window is None and self.kv.matcher.enabled
+            )
+            together = shared + width * (needed - shared)
+            if together > usable:
+                raise InvalidRequest(
+                    f"{width} beams of up to {request.max_len} tokens need {together} KV blocks, the pool has "
+                    f"{usable}: ask for fewer beams or tokens or give the engine more kv_memory",
+                    param="max_tokens",
+                )
+
+    def _check_between_steps(self) -> None:
+        if self._step is not None:
+            raise RuntimeError("not possible between schedule() and commit()")
+
+    # Planning
+
+    def _share_out(self) -> tuple[list[tuple[Running, int]], int]:
+        """Known tokens each running request should advance by, and what is left of the budget."""
+        pending = [(r, len(r.request.token_ids) - r.num_slots) for r in self._running]
+        for_decodes = min(self.max_step_tokens, sum(1 for _, count in pending if count == 1))
+        budget = self.max_step_tokens - for_decodes
+        wanted = []
+        for running, count in pending:
+            if count > 1:
+                count = self._most_tokens(running.request, count, budget)  # noqa: PLW2901
+                budget -= count
+            elif count == 1:
+                if for_decodes == 0:  # forks may be more than the budget: the first ones run first
+                    continue
+                for_decodes -= 1
+            if count:
+                wanted.append((running, count))
+        if self._drafter is not None and budget > 0:
+            budget -= self._propose(self._drafter, wanted, budget)
+        return wanted, budget
+
+    def _most_tokens(self, request: Request, num_pending: int, budget: int) -> int:
+        """Tokens of ``request`` that the budget pays for; few of a prompt whose logits are wanted."""
+        count = min(num_pending, budget)
+        if _is_scored(request):
+            assert self._step is not None
+            count = min(count, MAX_SCORED_TOKENS - self._step.num_scored)
+            self._step.num_scored += count
+        return count
+
+    def _propose(self, drafter: Drafter, wanted: Sequence[tuple[Running, int]], budget: int) -> int:
+        """Let running requests go on with guesses; returns the tokens that takes."""
+        total = 0
+        for running, count in wanted:
+            request = running.request
+            if count == len(request.token_ids) - running.num_slots and not request.num_candidates:
+                room = min(budget - total, request.max_len - len(request.token_ids) - 1)
+                drafts = drafter.propose(request, room) if room > 0 and not _is_scored(request) else []
+                if drafts:
+                    self.kv.append_tokens(running.seq_id, drafts)
+                    running.drafts = drafts
+                    total += len(drafts)
+        return total
+
+    def _grant(self, wanted: Sequence[tuple[Running, int]]) -> None:
+        """Take slots for what running requests want, all of it at once if the pool allows."""
+        assert self._step is not None
+        plan, kv = self._step.plan, self.kv
+        try:
+            grant = kv.commit_step([(r.seq_id, count + len(r.drafts)) for r, count in wanted])
+        except OutOfBlocks:
+            for running in self._running:
+                self._drop_drafts(running)
+                kv.leave_window(running.seq_id)
+            for running, count in wanted:
+                if running in self._running:  # not preempted for the sake of another
+                    self._advance(running, count)
+            return
+        for running, count in wanted:
+            updates = grant.block_updates.get(running.seq_id)
+            if updates:
+                self._record_updates(running.row, updates)
+            self._plan_work(running, count)
+        plan.copies.extend(grant.copies)
+
+    def _advance(self, running: Running, count: int) -> None:
+        """Take slots for up to ``count`` tokens and plan them, preempting later requests if need be."""
+        assert self._step is not None
+        slots = self._fit(running, count)
+        while slots is None:
+            self._step.short_of_blocks = True
+            victim = self._victim(running)
+            if victim is None:
+                if len(self._running) == 1:
+                    raise OutOfBlocks(
+                        needed=1, free=self.kv.num_free_blocks, evictable=0, hint="no one to preempt"
+                    )
+                return  # it waits where it is: others finish, or take its blocks when they need them
+            self._preempt(victim)
+            slots = self._fit(running, count)
+        grant = self.kv.commit(slots)
+        self._record_updates(running.row, grant.block_updates)
+        self._step.plan.copies.extend(grant.copies)
+        self._plan_work(running, slots.num_tokens)
+
+    def _fit(self, running: Running, count: int) -> SlotPlan | None:
+        """A plan for the most of ``count`` tokens that fits in the free blocks, or None if not one does."""
+        slots = self.kv.plan_slots(running.seq_id, count)
+        if slots.fits:
+            return slots
+        best = None
+        low, high = 1, count - 1
+        while low <= high:
+            middle = (low + high) // 2
+            slots = self.kv.plan_slots(running.seq_id, middle)
+            if slots.fits:
+                best, low = slots, middle + 1
+            else:
+                high = middle - 1
+        return best
+
+    def _record_updates(self, row: int, updates: Iterable[TableUpdate]) -> None:
+        assert self._step is not None
+        self._step.plan.block_updates.extend(BlockUpdate(row, *update) for update in updates)
+
+    def _plan_work(self, running: Running, count: int) -> None:
+        step, request, start = self._step, running.request, running.num_slots
+        assert step is not None
+        token_ids = request.token_ids
+        running.num_slots = end = start + count
+        work = RowWork(running.row, start, token_ids[start:end], end == len(token_ids))
+        if running.drafts or request.forks or (start < request.prompt_len and _is_scored(request)):
+            work = self._with_extras(running, work, end)
+        step.plan.work.append(work)
+        step.owners.append(running)
+
+    def _with_extras(self, running: Running, work: RowWork, end: int) -> RowWork:
+        """``work`` with drafts behind it, forks beside it, or the prompt's logits wanted."""
+        step, request = self._step, running.request
+        assert step is not None
+        drafts, running.drafts = running.drafts, []
+        work = work._replace(token_ids=work.token_ids + drafts, num_drafts=len(drafts))
+        if work.start < request.prompt_len and _is_scored(request):
+            next_token_id = request.token_ids[end] if end < request.prompt_len else None
+            work = work._replace(score=True, next_token_id=next_token_id)
+        if work.sample and request.forks:
+            opened = []
+            for fork in request.forks:
+                row = self._running.take_row()
+                if row is None:
+                    self._waiting.add(fork)
+                else:
+                    step.plan.opened_rows.append(self._row_open(fork, row))
+                    opened.append((fork, row))
+            request.forks.clear()
+            step.fork_owners[len(step.owners)] = opened
+            work = work._replace(forks=tuple(row for _, row in opened))
+        return work
+
+    @staticmethod
+    def _row_open(request: Request, row: int) -> RowOpen:
+        return RowOpen(
+            row,
+            request.params,
+            request.seed,
+            request.sample_index,
+            tuple(request.token_ids[: request.prompt_len]),
+            tuple(request.token_ids[request.prompt_len :]),
+            request.grammar,
+            request.num_candidates,
+        )
+
+    # Admitting
+
+    def _admit(self, budget: int) -> int:
+        """Start requests from the head of the queue while tokens, rows and blocks last.
+
+        None starts before all that run got their share. So only the latest can be in the middle of its
+        prompt, no more run than the budget has tokens, and no prompt waits behind decodes for ever. Those
+        that wait for a prefix in progress are passed over.
+        """
+        assert self._step is not None
+        kv = self.kv
+        for request in self._waiting.first(MAX_LOOKED_AT):
+            if budget <= 0 or not self._running.has_free_row or self._step.short_of_blocks:
+                break
+            if self._prefixes.still_awaits(request):
+                continue
+            num_free = kv.num_free_blocks
+            if len(self._running) and num_free <= self._blocked_at:
+                break  # nothing came free since it last did not fit
+            match = self._match(request)
+            if len(self._running):
+                if self._prefixes.awaits(request, match):
+                    continue
+                if self._blocks_spoken_for(request, match) > num_free:
+                    self._blocked_at = num_free
+                    break
+            num_pending = len(request.token_ids) - match.num_tokens
+            count = self._most_tokens(request, num_pending, budget)
+            if count == 0:
+                break
+            running = self._start(request, match)
+            self._advance(running, count)
+            budget -= running.num_slots - match.num_tokens
+        return budget
+
+    def _match(self, request: Request) -> PrefixMatch:
+        """What the cache has of a request; nothing if the logits of its prompt are wanted."""
+        limit = len(request.prompt_logprobs) if _is_scored(request) else None
+        return self.kv.match(request.token_ids, salt=request.salt, limit=limit)
+
+    def _start(self, request: Request, match: PrefixMatch) -> Running:
+        assert self._step is not None
+        self._waiting.remove(request)
+        self._prefixes.forget(request)
+        self._blocked_at = -1
+        request.num_computed = match.num_tokens
+        if self.kv.matcher.enabled:
+            self._prefixes.start(request, match)
+        seq_id = self.kv.create_sequence(request.token_ids, salt=request.salt, match=match)
+        if not request.num_preemptions:
+            request.num_cached_tokens = match.num_tokens
+            self._explanations[request.request_id] = self.kv.explain(seq_id)
+            if len(self._explanations) > MAX_EXPLAINED:
+                del self._explanations[next(iter(self._explanations))]
+        row = self._running.take_row()
+        assert row is not None
+        running = Running(request, seq_id, row, match.num_tokens)
+        self._running.add(running)
+        self._step.plan.opened_rows.append(self._row_open(request, row))
+        return running
+
+    def _blocks_spoken_for(self, candidate: Request, match: PrefixMatch) -> int:
+        """Blocks the pool must have free to admit the candidate.
+
+        That is what it and the running requests are sure to need soon: the rest of their prompts, and a block
+        more for each that runs. If the candidate was preempted too often, or comes before one that was, it is
+        the most they can ever need.
+        """
+        final = candidate.num_preemptions >= MAX_PREEMPTIONS or any(
+            r.request.num_preemptions >= MAX_PREEMPTIONS and r.request.turn > candidate.turn
+            for r in self._running
+        )
+        total = self.kv.growth_from(match, self._goal(candidate, final=final))
+        for running in self._running:
+            goal = self._goal(running.request, final=final)
+            total += self.kv.growth(running.seq_id, goal, spare_blocks=0 if final else 1)
+        return total
+
+    @staticmethod
+    def _goal(request: Request, *, final: bool) -> int:
+        return request.max_len - 1 if final else len(request.token_ids)
+
+    # Giving way
+
+    def _make_way(self) -> None:
+        """Preempt less urgent requests while a more urgent one at the head of the queue does not fit."""
+        head = self._waiting.head
+        while head is not None and len(self._running):
+            victim = self._running.last
+            if (
+                victim.request.priority <= head.priority
+                or victim.request.turn < head.turn
+                or victim.request.num_preemptions >= MAX_PREEMPTIONS
+                or self._prefixes.still_awaits(head)
+            ):
+                return
+            if self._running.has_free_row:
+                num_free = self.kv.num_free_blocks
+                if num_free <= self._blocked_at:
+                    pass
+                elif self._blocks_spoken_for(head, self._match(head)) <= num_free:
+                    return
+            self._preempt(victim)
+
+    def _victim(self, needy: Running) -> Running | None:
+        """The last that may give way to ``needy``: whose turn is later, and whose work is not planned yet."""
+        for running in reversed(self._running):
+            if running is needy:
+                return None
+            is_planned = running.num_slots > running.request.num_computed
+            if not is_planned and running.request.num_preemptions < MAX_PREEMPTIONS:
+                return running
+        return None
+
+    def _break_deadlock(self) -> None:
+        """Let someone go on when none can: the blocks are held by beams that wait for one another.
+
+        Or by requests that should not be preempted again, which then are.
+        """
+        assert self._step is not None
+        while not self._step.plan.work:
+            idle = [r for r in self._running if r.num_slots == len(r.request.token_ids)]
+            needy = next((r for r in self._running if r not in idle), None)
+            if needy is not None:
+                self._advance(needy, 1)
+            else:
+                request = next((r for r in self._waiting if r.candidates is None), self._waiting.head)
+                if request is None:
+                    return
+                match = self._match(request)
+                if self._running.has_free_row and self.kv.can_admit(match, 1):
+                    self._advance(self._start(request, match), 1)
+            if not self._step.plan.work:
+                others = [r for r in self._running if r is not needy]
+                if not others:
+                    return
+                self._preempt(others[-1])
+
+    def _preempt(self, running: Running) -> None:
+        request = running.request
+        self._leave(running)
+        request.num_computed = 0
+        request.num_preemptions += 1
+        self._num_preemptions += 1
+        self._waiting.add(request)
+
+    def _leave(self, running: Running) -> None:
+        self._running.remove(running)
+        self._opened_rows = [opened for opened in self._opened_rows if opened.row != running.row]
+        self._prefixes.stop(running.request)
+        self.kv.release_sequence(running.seq_id)
+        self._closed_rows.append(running.row)
+        self._blocked_at = -1
+
+    # Recording
+
+    def _take(
+        self, request: Request, work: RowWork, chosen: range, result: StepResult
+    ) -> tuple[int, int | None]:
+        """Take in what was chosen for a request.
+
+        Returns:
+            How many drafts turned out right, and the last token taken, or None.
+        """
+        num_right, token_id = 0, None
+        for i in chosen:
+            if i in result.failures:
+                request.finish_reason, request.error = "error", result.failures[i]
+                return num_right, token_id
+            if request.num_candidates:
+                request.candidates = result.candidates[i]
+                return 0, None
+            token_id = result.token_ids[i]
+            self._take_token(request, token_id, result.logprobs.get(i))
+            if request.finish_reason is not None or i + 1 == chosen.stop:
+                break
+            if token_id != work.token_ids[len(work.token_ids) - work.num_drafts + num_right]:
+                break
+            num_right += 1
+        return num_right, token_id
+
+    @staticmethod
+    def _take_token(request: Request, token_id: int, logprobs: object) -> None:
+        request.token_ids.append(token_id)
+        if logprobs is not None:
+            request.logprobs.append(logprobs)
+        if token_id in request.stop_ids:
+            request.finish_reason = "stop"
+        elif len(request.token_ids) >= request.max_len:
+            request.finish_reason = "length"
+
+    def _settle_drafts(self, running: Running, work: RowWork, num_right: int) -> None:
+        """Count the drafts, and forget the wrong ones."""
+        request = running.request
+        request.num_drafts += work.num_drafts
+        request.num_drafts_accepted += num_right
+        self._num_drafts += work.num_drafts
+        self._num_drafts_accepted += num_right
+        if self._drafter is not None:
+            self._drafter.learn(request, work.num_drafts, num_right)
+        if num_right < work.num_drafts:
+            self.kv.truncate(running.seq_id, work.start + len(work.token_ids) - work.num_drafts + num_right)
+
+    def _drop_drafts(self, running: Running) -> None:
+        if running.drafts:
+            running.drafts = []
+            self.kv.truncate(running.seq_id, len(running.request.token_ids))
+
+    def _begin_forks(self, step: _Step, result: StepResult, advanced: list[Request]) -> list[Request]:
+        """Start the forks whose first tokens were chosen in this step; ``advanced`` with them in it."""
+        forks_of: dict[Request, list[Request]] = {}
+        at = 0
+        for index, work in enumerate(step.plan.work):
+            first = at + 1 + work.num_drafts
+            at += work.num_chosen
+            if index not in step.fork_owners:
+                continue
+            leader = step.owners[index]
+            num_shared = work.start + len(work.token_ids) - work.num_drafts
+            for i, (fork, row) in enumerate(step.fork_owners[index], first):
+                forks_of.setdefault(leader.request, []).append(fork)
+                self._take(fork, work, range(i, i + 1), result)
+                if fork.finish_reason is None:
+                    self._start_fork(leader, fork, row, num_shared=num_shared)
+                else:
+                    self._running.give_row(row)
+                    self._closed_rows.append(row)
+        return [r for request in advanced for r in (request, *forks_of.get(request, ()))]
+
+    def _start_fork(self, running: Running, fork: Request, row: int, *, num_shared: int) -> None:
+        """``fork`` runs on the first ``num_shared`` tokens of another's sequence, then its own."""
+        seq_id = self.kv.fork(running.seq_id)
+        self.kv.truncate(seq_id, num_shared)
+        self.kv.append_tokens(seq_id, fork.token_ids[num_shared:])
+        fork.num_computed = num_shared
+        self._running.add(Running(fork, seq_id, row, num_shared))
+
+
+def _is_scored(request: Request) -> bool:
+    """Whether it is wanted how likely each token of the prompt is, and not all of that is known."""
+    wanted = request.params.prompt_logprobs is not None
+    return wanted and len(request.prompt_logprobs) < request.prompt_len - 1

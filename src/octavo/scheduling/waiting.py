@@ -1,0 +1,78 @@
+"""The queue: who is next.
+
+A request's turn is a number fixed when it arrives, so the queue stays sorted while it ages: under "fcfs" the
+order of arrival; under "priority" the step of arrival plus ``AGEING_STEPS`` for each level of priority. Whoever
+waits that long overtakes newcomers that are one level more urgent, so none waits for ever.
+"""
+
+from bisect import insort
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from octavo.core.errors import QueueFull
+from octavo.core.request import Request, Turn
+
+Policy = Literal["fcfs", "priority"]
+
+AGEING_STEPS: Final = 1000
+
+
+class WaitingQueue:
+    """Requests in the order of their turns.
+
+    Args:
+        max_waiting: requests it holds at most, not counting those that come back; None is no limit.
+    """
+
+    def __init__(self, policy: Policy, max_waiting: int | None) -> None:
+        self._policy = policy
+        self._max_waiting = max_waiting
+        self._requests: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def first(self, count: int) -> list[Request]:
+        """The first ``count``, as they are now."""
+        return self._requests[:count]
+
+    @property
+    def head(self) -> Request | None:
+        """Who is next, or None."""
+        return self._requests[0] if self._requests else None
+
+    def check_room(self) -> None:
+        """Raise QueueFull if no newcomer may wait."""
+        if self._max_waiting is not None and len(self._requests) >= self._max_waiting:
+            raise QueueFull(
+                f"{len(self._requests)} requests are waiting, which is the limit: try again later",
+                limit=self._max_waiting,
+            )
+
+    def turn_of(self, request: Request, step: int) -> Turn:
+        """The turn of a request that arrives at this step."""
+        if self._policy == "fcfs":
+            return Turn(0, request.request_id)
+        return Turn(request.priority * AGEING_STEPS + step, request.request_id)
+
+    def add(self, request: Request) -> None:
+        """Put a request where its turn is, whether it is new or comes back."""
+        insort(self._requests, request, key=_turn)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out.
+
+        Raises:
+            ValueError: it does not wait here.
+        """
+        self._requests.remove(request)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._requests
+
+
+def _turn(request: Request) -> Turn:
+    return request.turn
