@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from toy import EOS, ToyEngine, random_prompts, toy_greedy
 
 from octavo.core.errors import InvalidRequest
+from octavo.paging.groups import GroupSpec, most_frames
 from octavo.scheduling import scheduler
 from octavo.scheduling.scheduler import MAX_PREEMPTIONS
-from octavo.paging.groups import GroupSpec, most_frames
 
 BLOCK = 8
 MIXED = (GroupSpec(64, num_tables=3), GroupSpec(16, num_tables=2), GroupSpec(8))

@@ -18,9 +18,9 @@ from octavo.engine.batch_state import BatchState
 from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.generation import Generation
 from octavo.engine.runner import Runner
-from octavo.scheduling.scheduler import Scheduler
 from octavo.paging.groups import GroupSpec
 from octavo.paging.manager import KVManager
+from octavo.scheduling.scheduler import Scheduler
 
 VOCAB = 61
 EOS = 60
@@ -142,13 +142,19 @@ class ToyEngine:
         context_len: int = 256,
         hook: Callable[[StepInputs, np.ndarray], None] | None = None,
         make_detokenizer: Callable[[], ToyDetokenizer] = ToyDetokenizer,
+        **scheduling: object,
     ) -> None:
         groups = groups or [GroupSpec(block_size)]
         sizes = [spec.block_size for spec in tables_of(groups)]
         self.kv = KVManager(num_blocks=num_blocks, groups=groups, prefix_cache=prefix_cache, namespace="toy")
         self.arena = ToyArena(num_blocks, max(sizes))
         self.model = ToyModel(self.arena, groups, hook=hook)
-        self.scheduler = Scheduler(self.kv, max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens)
+        self.scheduler = Scheduler(
+            self.kv,
+            max_num_seqs=max_num_seqs,
+            max_step_tokens=max_step_tokens,
+            **scheduling,  # type: ignore[arg-type]
+        )
         state = BatchState(num_rows=max_num_seqs, table_block_sizes=sizes, max_context=context_len)
         self.engine = Engine(
             self.scheduler,

@@ -47,7 +47,7 @@ class StepInputs:
     def build(
         work: list[tuple[int, int, list[int], int]], block_tables: tuple[IntArray, ...]
     ) -> "StepInputs":
-        """Lay out a step from ``(row, context_len, new token ids, how many of the last want logits)`` items."""
+        """Lay out a step from ``(row, context_len, new token ids, logits wanted of the last so many)``."""
         counts = np.fromiter((len(w[2]) for w in work), np.int32, len(work))
         query_start = np.zeros(len(work) + 1, np.int32)
         np.cumsum(counts, out=query_start[1:])

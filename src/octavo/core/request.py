@@ -1,7 +1,7 @@
 """A request as the engine sees it, and what the user gets back."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from octavo.core.sampling import SamplingParams
 
@@ -20,6 +20,9 @@ class Turn(NamedTuple):
     when: int
     request_id: int
     part: int = 0
+
+
+_FIRST_TURN: Final = Turn(0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +61,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()
     salt: str = ""
     priority: int = 0
-    turn: Turn = Turn(0, 0)
+    turn: Turn = field(default=_FIRST_TURN)
     forks: "list[Request]" = field(default_factory=list)
     num_candidates: int = 0
     candidates: list[tuple[int, float]] | None = None

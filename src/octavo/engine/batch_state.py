@@ -52,7 +52,7 @@ class BatchState:
                 self.temperature[opened.row] = 0
                 self.faults[opened.row] = f"its sampling parameters could not be used: {error!r}"
         for update in plan.block_updates:
-            self.block_tables[update.table][update.row, update.index] = update.block_id
+            self.block_tables[update.table][update.row, update.place] = update.block_id
 
     def _open(self, opened: RowOpen) -> None:
         row, params = opened.row, opened.params

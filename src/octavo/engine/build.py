@@ -12,11 +12,11 @@ from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.machine import available_memory
 from octavo.engine.progress import fetch_bar
 from octavo.engine.runner import Runner
-from octavo.scheduling.scheduler import Scheduler
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.models.spec import DecoderSpec
 from octavo.paging.manager import KVManager
+from octavo.scheduling.scheduler import Scheduler
 from octavo.storage.arena import Arena
 from octavo.storage.layout import KVLayout, StorageDtype
 from octavo.text.chat_template import ChatTemplate

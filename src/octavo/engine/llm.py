@@ -22,9 +22,9 @@ from octavo.engine.generation import Generation
 from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.memory import MemoryReport
 from octavo.engine.progress import progress_bar
-from octavo.scheduling.scheduler import MAX_EXPLAINED
 from octavo.models.spec import DecoderSpec
 from octavo.paging.explain import PrefixExplanation
+from octavo.scheduling.scheduler import MAX_EXPLAINED
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | npt.NDArray[np.integer[Any]]

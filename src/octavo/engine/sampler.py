@@ -77,7 +77,7 @@ def sample(
 
 
 def likeliest(logits: FloatArray, count: int) -> list[tuple[int, float]]:
-    """The ``count`` most likely tokens with their log-probabilities, best first, the lowest id among equals."""
+    """The ``count`` most likely tokens with their log-probabilities, best first, then by rising id."""
     largest = logits.max()
     log_total = np.log(np.exp(logits - largest).sum(dtype=np.float64))
     ids = np.argsort(-logits, kind="stable")[:count]

@@ -62,7 +62,7 @@ class PrefixMatcher:
     def match(
         self, tokens: "array[int]", salt: str, chain: NameChain | None = None, *, limit: int | None = None
     ) -> PrefixMatch:
-        """Look ``tokens`` up, the first ``limit`` at most; ``chain`` keeps their names from an earlier time."""
+        """Look the first ``limit`` tokens up; ``chain`` keeps their names from an earlier time."""
         if chain is None:
             chain = NameChain(root_name(self._namespace, salt, self._hash), self._unit, self._hash)
         walks = tuple(index.walk(salt, chain, tokens) for index in self.indexes) if self.enabled else ()

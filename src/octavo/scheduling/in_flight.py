@@ -40,7 +40,7 @@ class InFlightPrefixes:
             del self._places[name]
 
     def awaits(self, request: Request, match: PrefixMatch) -> bool:
-        """Whether blocks that ``match`` lacks are on their way; ``request`` then waits for the last of them."""
+        """Whether blocks that ``match`` lacks are on their way; ``request`` then waits for them."""
         place: Place | None = None
         for name, _ in self._missing(match):
             if name not in self._places:

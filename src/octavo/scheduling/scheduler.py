@@ -173,9 +173,8 @@ class Scheduler:
         """
         self._check_between_steps()
         running = self._running.find(parent)
-        row = (
-            None if running is None or running.num_slots < len(parent.token_ids) else self._running.take_row()
-        )
+        is_computed = running is not None and running.num_slots == len(parent.token_ids)
+        row = self._running.take_row() if is_computed else None
         if running is None or row is None:
             self._waiting.add(child)
             return
@@ -267,7 +266,7 @@ class Scheduler:
                 chosen = range(at, at + 1 + work.num_drafts)
                 num_right, token_id = self._take(request, work, chosen, result)
                 num_written += num_right
-                at = chosen.stop
+                at += work.num_chosen
                 if request.finish_reason is not None:
                     leaving.append(running)
                 self._prefixes.stop(request)
@@ -315,8 +314,8 @@ class Scheduler:
             together = shared + width * (needed - shared)
             if together > usable:
                 raise InvalidRequest(
-                    f"{width} beams of up to {request.max_len} tokens need {together} KV blocks, the pool has "
-                    f"{usable}: ask for fewer beams or tokens or give the engine more kv_memory",
+                    f"{width} beams of up to {request.max_len} tokens need {together} KV blocks, the pool "
+                    f"has {usable}: ask for fewer beams or tokens or give the engine more kv_memory",
                     param="max_tokens",
                 )
 

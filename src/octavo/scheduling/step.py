@@ -16,7 +16,7 @@ class RowOpen:
 
     Attributes:
         seed, sample_index: of the row's random numbers.
-        prompt_token_ids, output_token_ids: what penalties look at; there is output where a sequence comes back.
+        prompt_token_ids, output_token_ids: what penalties look at; there is output where one comes back.
         grammar: what allows its tokens, made elsewhere and passed on unseen, or None.
         num_candidates: 0, or how many most likely tokens a beam wants instead of one that is chosen.
     """
@@ -32,11 +32,11 @@ class RowOpen:
 
 
 class BlockUpdate(NamedTuple):
-    """Logical block ``index`` of a row's block table number ``table`` is now frame ``block_id``."""
+    """Entry ``place`` of a row's block table number ``table``, a logical block, is now frame ``block_id``."""
 
     row: int
     table: int
-    index: int
+    place: int
     block_id: int
 
 

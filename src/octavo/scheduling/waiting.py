@@ -1,8 +1,8 @@
 """The queue: who is next.
 
 A request's turn is a number fixed when it arrives, so the queue stays sorted while it ages: under "fcfs" the
-order of arrival; under "priority" the step of arrival plus ``AGEING_STEPS`` for each level of priority. Whoever
-waits that long overtakes newcomers that are one level more urgent, so none waits for ever.
+order of arrival; under "priority" the step of arrival plus ``AGEING_STEPS`` for each level of priority.
+Whoever waits that long overtakes newcomers that are one level more urgent, so none waits for ever.
 """
 
 from bisect import insort
