@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from octavo.engine.sampler import _quantile, sample, uniform
 
 from octavo.core.sampling import SamplingParams
 from octavo.engine.batch_state import BatchState
-from octavo.engine.sampler import _quantile, sample, uniform
 from octavo.engine.step import RowOpen, StepPlan
 
 

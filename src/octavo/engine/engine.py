@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from octavo.core.errors import EngineFailed, InvalidRequest, shown
+from octavo.core.errors import EngineFailed, InvalidRequest, NotYetSupported, shown
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.generation import Detokenizer, Generation
@@ -41,7 +41,7 @@ class Engine:
         runner: Runner,
         *,
         limits: ModelLimits,
-        make_detokenizer: Callable[[], Detokenizer],
+        make_detokenizer: Callable[[SamplingParams], Detokenizer],
     ) -> None:
         self.limits = limits
         self.scheduler = scheduler
@@ -64,13 +64,20 @@ class Engine:
         limits = self.limits
         if not token_ids:
             raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
-        for name, ids in (("prompt", token_ids), ("stop_token_ids", params.stop_token_ids or ())):
+        for name, ids in (("prompt", token_ids), *params.token_ids_by_name().items()):
             if min(ids, default=0) < 0 or max(ids, default=0) >= limits.vocab_size:
                 bad = next(t for t in ids if not 0 <= t < limits.vocab_size)
                 raise InvalidRequest(
                     f"{name}: token id {shown(bad)} is outside the vocabulary, 0 to {limits.vocab_size - 1}",
                     param=name,
                 )
+        for name, value, nothing in (
+            ("n", params.n, 1),
+            ("best_of", params.num_samples, 1),
+            ("prompt_logprobs", params.prompt_logprobs, None),
+        ):
+            if value != nothing:
+                raise NotYetSupported(f"{name}={value} is not supported yet; leave it out")
         num_prompt = len(token_ids)
         if num_prompt >= limits.context_len:
             raise InvalidRequest(
@@ -94,7 +101,7 @@ class Engine:
             seed=secrets.randbits(64) if params.seed is None else params.seed,
             stop_ids=frozenset((*eos, *(params.stop_token_ids or ()))),
         )
-        return Generation(request, self._make_detokenizer(), prompt=prompt, arrival_s=time.monotonic())
+        return Generation(request, self._make_detokenizer(params), prompt=prompt, arrival_s=time.monotonic())
 
     def submit(self, generation: Generation) -> None:
         """Queue a prepared request.

@@ -2,7 +2,14 @@
 
 from typing import Protocol
 
-from octavo.core.request import CompletionOutput, Request, RequestMetrics, RequestOutput
+from octavo.core.request import (
+    CompletionOutput,
+    Logprob,
+    Request,
+    RequestMetrics,
+    RequestOutput,
+    TokenLogprobs,
+)
 from octavo.engine.stopping import StopChecker
 
 
@@ -11,6 +18,10 @@ class Detokenizer(Protocol):
 
     def push(self, token_id: int) -> str:
         """The text that is certain once this token has come."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """One token's bytes as text, whatever comes before and after it."""
         ...
 
 
@@ -30,7 +41,9 @@ class Generation:
         self.finished = False
         self._prompt = prompt
         self._detokenizer = detokenizer
-        self._stops = StopChecker(tuple(request.params.stop or ()))
+        self._stops = StopChecker(
+            tuple(request.params.stop or ()), include_stop=request.params.include_stop_str_in_output
+        )
         self._num_taken = 0
         self._arrival_s = arrival_s
         self._first_token_s: float | None = None
@@ -41,8 +54,13 @@ class Generation:
         request = self.request
         if request.num_output_tokens and self._first_token_s is None:
             self._first_token_s = now_s
-        if request.finish_reason not in ("stop", "error"):  # the token that stopped it is not text
-            self.text += self._stops.push(self._detokenizer.push(request.token_ids[-1]))
+        params, reason = request.params, request.finish_reason
+        # The token that stopped it is not text, unless that is asked for.
+        if reason != "error" and (reason != "stop" or params.include_stop_str_in_output):
+            self.text += self._stops.push(
+                self._detokenizer.push(request.token_ids[-1]),
+                exempt=request.num_output_tokens < params.min_tokens,
+            )
         return self._stops.stopped
 
     def finish(self, now_s: float) -> None:
@@ -72,11 +90,19 @@ class Generation:
         request = self.request
         if request.finish_reason is None:
             raise RuntimeError(f"request {request.request_id} is not finished")
+        logprobs, cumulative, prompt_logprobs = None, None, None
+        if request.params.logprobs is not None:
+            logprobs = [self._logprobs(entry) for entry in request.logprobs]
+            cumulative = sum(entry[0][1] for entry in request.logprobs)
+        if request.params.prompt_logprobs is not None:
+            prompt_logprobs = [None, *(self._logprobs(entry) for entry in request.prompt_logprobs)]
         completion = CompletionOutput(
             index=0,
             text=self.text,
             token_ids=request.token_ids[request.prompt_len :],
             finish_reason=request.finish_reason,
+            logprobs=logprobs,
+            cumulative_logprob=cumulative,
         )
         return RequestOutput(
             request_id=request.request_id,
@@ -88,4 +114,9 @@ class Generation:
                 self._arrival_s, self._first_token_s, self._finished_s, request.num_preemptions
             ),
             error=request.error,
+            prompt_logprobs=prompt_logprobs,
         )
+
+    def _logprobs(self, entry: TokenLogprobs) -> dict[int, Logprob]:
+        text = self._detokenizer.token_text
+        return {token_id: Logprob(logprob, rank, text(token_id)) for token_id, logprob, rank in entry}

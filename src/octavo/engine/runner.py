@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.attention.plan import StepInputs
-from octavo.engine import sampler
 from octavo.engine.batch_state import BatchState
+from octavo.engine.sampling import sampler
 from octavo.engine.step import StepPlan, StepResult
 
 Program = Callable[[StepInputs], npt.NDArray[np.float32]]
@@ -52,11 +52,6 @@ class Runner:
         if not len(inputs.logit_tokens):
             return StepResult([])
         sampled = inputs.rows[np.searchsorted(inputs.query_start, inputs.logit_tokens, side="right") - 1]
-        token_ids, failures = sampler.sample(
-            logits, sampled, inputs.positions[inputs.logit_tokens] + 1, state
-        )
-        if state.faults:
-            failures |= {
-                i: state.faults[row] for i, row in enumerate(sampled.tolist()) if row in state.faults
-            }
-        return StepResult(token_ids, failures)
+        positions = inputs.positions[inputs.logit_tokens] + 1
+        chosen = sampler.sample(logits, sampled, positions, state.sampling)
+        return StepResult(chosen.token_ids, chosen.failures, chosen.logprobs)

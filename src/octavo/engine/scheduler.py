@@ -206,6 +206,8 @@ class Scheduler:
                     continue
                 token_id = result.token_ids[position]
                 request.token_ids.append(token_id)
+                if position in result.logprobs:
+                    request.logprobs.append(result.logprobs[position])
                 if token_id in request.stop_ids:
                     request.finish_reason = "stop"
                 elif len(request.token_ids) >= request.max_len:
@@ -320,7 +322,10 @@ class Scheduler:
                     del self._explanations[next(iter(self._explanations))]
             running = _Running(request, seq_id, self._free_rows.pop(), match.num_tokens)
             self._running[seq_id] = running
-            self._plan.opened_rows.append(RowOpen(running.row, request.params, request.seed))
+            token_ids, prompt_len = list(request.token_ids), request.prompt_len
+            self._plan.opened_rows.append(
+                RowOpen(running.row, request.params, request.seed, token_ids, prompt_len)
+            )
             self._advance(running, min(num_pending, budget))
             budget -= running.num_slots - match.num_tokens
 

@@ -6,16 +6,24 @@ keeps its row until it leaves, and the runner keeps that row's block tables betw
 
 from dataclasses import dataclass, field
 
+from octavo.core.request import TokenLogprobs
 from octavo.core.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class RowOpen:
-    """A sequence takes a row; what the sampler needs to know of it until the row closes."""
+    """A sequence takes a row; what the sampler needs to know of it until the row closes.
+
+    ``token_ids`` are its tokens so far: ``prompt_len`` of the prompt, then those generated before it was
+    preempted.
+    """
 
     row: int
     params: SamplingParams
     seed: int
+    token_ids: list[int]
+    prompt_len: int
+    sample_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,9 @@ class StepResult:
     """Token sampled for each ``RowWork`` with ``sample`` set, in their order.
 
     ``failures`` maps an index of ``token_ids`` to the reason why there is no token: that request alone fails.
+    ``logprobs`` maps an index to the token's log-probabilities, where they are wanted.
     """
 
     token_ids: list[int]
     failures: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
