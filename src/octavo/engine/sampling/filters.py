@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from octavo.engine.sampling.ranking import LOWEST_LOGIT, FloatArray, IdArray, in_order, top_ids
 
+_ROUNDING: Final = 1 + 1e-9  # more than the order of a sum can change
+_BINS_PER_NAT: Final = 64  # of distances from the entropy, up to 32
+_NUM_BINS: Final = 2048
 _BLOCK: Final = 256  # weights that are summed first when a quantile is sought
 
 
@@ -57,11 +60,10 @@ def candidates(logits: FloatArray, largest: float, filters: Filters) -> tuple[Id
     elif top_p < 1:
         weights = _weights(logits, largest, filters.temperature)
         total = float(weights.sum(dtype=np.float64))
-        # All tokens below the floor together weigh less than 1 - top_p: none is in the smallest set.
-        ids = np.flatnonzero(weights >= (1.0 - top_p) * total / len(weights))
-        ids = in_order(logits, ids)
+        goal = top_p * total
+        ids = in_order(logits, _heaviest(weights, goal, total))
         weights = weights[ids]
-        weights = weights[: _num_reaching(weights, top_p * total)]
+        weights = weights[: _num_reaching(weights, goal)]
     elif min_p:
         # A little more than can survive, for weights are rounded; the exact test comes below.
         lowest = largest + filters.temperature * (math.log(min_p) * (1 + 1e-5) - 1e-5)
@@ -114,6 +116,22 @@ def _weights(logits: FloatArray, largest: float, temperature: float) -> FloatArr
     return scores
 
 
+def _heaviest(weights: FloatArray, goal: float, total: float) -> IdArray:
+    """Indices, rising, of all weights above some floor, such that their sum reaches ``goal``.
+
+    There are few times more of them than the smallest such set has; sorting is what takes time.
+    """
+    # All weights below this together are less than what may be missing.
+    floor = (total - goal) / len(weights)
+    ids = np.flatnonzero(weights >= floor)
+    heavy = weights[ids]
+    for factor in (64, 16, 4):
+        kept = heavy >= floor * factor
+        if float(heavy[kept].sum(dtype=np.float64)) >= goal * _ROUNDING:
+            return ids[kept]
+    return ids
+
+
 def _num_reaching(weights: FloatArray, goal: float) -> int:
     """How many of the first weights it takes for their sum to reach ``goal``; at least 1."""
     before = np.cumsum(weights, dtype=np.float64) - weights
@@ -134,9 +152,13 @@ def _typical(weights: FloatArray, typical_p: float) -> IdArray:
     mean = float((weights * scores).sum(dtype=np.float64)) / total
     # -log p is log(total) - score, and the entropy log(total) - mean score.
     distance = np.abs(scores - np.float32(mean))
-    keys = distance.view(np.uint32).astype(np.uint64) << np.uint64(32)
-    keys |= np.arange(len(weights), dtype=np.uint64)
-    keys.sort()  # the bits of floats that are not negative sort as the floats do
-    order = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    order = order[: _num_reaching(weights[order], typical_p * total)]
-    return possible[order]
+    # Sums by distance, roughly, tell how far away the set ends: only what is nearer needs to be sorted.
+    bins = np.minimum(distance * np.float32(_BINS_PER_NAT), np.float32(_NUM_BINS)).astype(np.int64)
+    mass = np.cumsum(np.bincount(bins, weights))
+    near = np.flatnonzero(bins <= np.searchsorted(mass, typical_p * total * _ROUNDING))
+    # The bits of floats that are not negative sort as the floats do.
+    keys = (distance[near].view(np.int32).astype(np.int64) << 32) | near
+    keys.sort()
+    order: IdArray = keys & 0xFFFFFFFF
+    chosen: IdArray = possible[order[: _num_reaching(weights[order], typical_p * total)]]
+    return chosen
