@@ -13,6 +13,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.cli.chat import Conversation
 from octavo.cli.terminal import visible
+from octavo.engine.sampling.sampler import Sampled
 
 
 @pytest.fixture
@@ -250,7 +251,7 @@ def test_ctrl_c_stops_the_answer_not_the_chat(smollm2_path, monkeypatch, capsys,
 def test_a_failed_prompt_gives_status_1_and_the_others_their_text(run, model, monkeypatch):
     def fail_one(logits, rows, positions, state):
         tokens = logits.argmax(axis=1).tolist()
-        return tokens, {i: "no logits" for i, row in enumerate(rows) if row == 1}
+        return Sampled(tokens, {i: "no logits" for i, row in enumerate(rows) if row == 1})
 
     monkeypatch.setattr("octavo.engine.runner.sampler", SimpleNamespace(sample=fail_one))
     status, out, err = run("generate", "a", "b", "c", "--max-tokens", 3, "--json", *model)

@@ -162,7 +162,7 @@ def test_a_row_that_cannot_be_opened_fails_its_request_only():
     toy = ToyEngine(max_step_tokens=8, max_num_seqs=2)
     prompts = [[i] * 20 for i in range(4)]
     generations = [toy.submit(p, max_tokens=6, ignore_eos=True) for p in prompts]
-    object.__setattr__(generations[1].request.params, "top_k", 2**40)
+    object.__setattr__(generations[1].request.params, "temperature", "hot")
     toy.run(*generations)
     for i, generation in enumerate(generations):
         output = generation.output()

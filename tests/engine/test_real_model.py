@@ -9,6 +9,7 @@ import pytest
 
 from octavo import LLM, RequestOutput, SamplingParams
 from octavo.core.errors import InvalidConfig, InvalidRequest, ModelNotFound, NotYetSupported, OctavoError
+from octavo.engine.sampling.sampler import Sampled
 
 PROMPTS = [
     "The capital of France is",
@@ -348,7 +349,7 @@ def test_capacity_counts_true_bytes(smollm2_path):
 
 def test_stream_of_a_failing_request_says_so(llm, monkeypatch):
     def fail(logits, rows, positions, state):
-        return [-1] * len(rows), dict.fromkeys(range(len(rows)), "no logits")
+        return Sampled([-1] * len(rows), dict.fromkeys(range(len(rows)), "no logits"))
 
     stream = llm.stream("Once upon a time", GREEDY)
     next(stream)

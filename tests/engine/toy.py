@@ -15,9 +15,11 @@ import numpy as np
 from octavo.attention.plan import StepInputs
 from octavo.core.sampling import SamplingParams
 from octavo.engine.batch_state import BatchState
+from octavo.engine.choice import Detokenizer
 from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.generation import Generation
 from octavo.engine.runner import Runner
+from octavo.engine.sampling.state import SamplingState
 from octavo.paging.groups import GroupSpec
 from octavo.paging.manager import KVManager
 from octavo.scheduling.scheduler import Scheduler
@@ -120,8 +122,19 @@ class ToyDetokenizer:
     def push(self, token_id: int) -> str:
         return self._decoder.decode(self.TEXT[token_id % len(self.TEXT) :][:1])
 
+    def token_text(self, token_id: int) -> str:
+        return ToyTokenizer().token_bytes(token_id).decode("utf-8", "replace")
+
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
+
+
+class ToyTokenizer:
+    def token_bytes(self, token_id: int) -> bytes:
+        text = ToyDetokenizer.TEXT
+        return text[token_id % len(text) :][:1]
+
+    visible_bytes = token_bytes
 
 
 def toy_text(token_ids: list[int]) -> str:
@@ -141,7 +154,7 @@ class ToyEngine:
         prefix_cache: bool = True,
         context_len: int = 256,
         hook: Callable[[StepInputs, np.ndarray], None] | None = None,
-        make_detokenizer: Callable[[], ToyDetokenizer] = ToyDetokenizer,
+        make_detokenizer: Callable[[], Detokenizer] = ToyDetokenizer,
         **scheduling: object,
     ) -> None:
         groups = groups or [GroupSpec(block_size)]
@@ -155,12 +168,19 @@ class ToyEngine:
             max_step_tokens=max_step_tokens,
             **scheduling,  # type: ignore[arg-type]
         )
-        state = BatchState(num_rows=max_num_seqs, table_block_sizes=sizes, max_context=context_len)
+        state = BatchState(
+            num_rows=max_num_seqs,
+            table_block_sizes=sizes,
+            max_context=context_len,
+            sampling=SamplingState(
+                max_num_seqs, vocab_size=VOCAB, eos_token_ids=(EOS,), tokenizer=ToyTokenizer()
+            ),
+        )
         self.engine = Engine(
             self.scheduler,
             Runner(self.model, arena=self.arena, state=state),
             limits=ModelLimits(VOCAB, context_len, "the toy's limit", (EOS,)),
-            make_detokenizer=make_detokenizer,
+            make_detokenizer=lambda params: make_detokenizer(),
         )
 
     def submit(self, prompt: list[int], **params: object) -> Generation:

@@ -1,69 +1,38 @@
+"""One call of the sampler: rows and their company, runs of drafts, shared logits, masks, random numbers."""
+
 import numpy as np
 import pytest
+from sampling_case import Letters, state_for
 
 from octavo.core.sampling import SamplingParams
-from octavo.engine.batch_state import BatchState
-from octavo.engine.sampler import _quantile, sample, uniform
-from octavo.scheduling.step import RowOpen, StepPlan
+from octavo.engine.sampling.random_numbers import stream_of, uniform
+from octavo.engine.sampling.sampler import Sampled, sample
+from octavo.engine.sampling.state import SamplingState
 
-
-def state_for(*params: SamplingParams, seeds: list[int] | None = None) -> BatchState:
-    state = BatchState(num_rows=max(1, len(params)), table_block_sizes=[16], max_context=16)
-    seeds = seeds or list(range(len(params)))
-    state.apply(
-        StepPlan(opened_rows=[RowOpen(i, p, s) for i, (p, s) in enumerate(zip(params, seeds, strict=True))])
-    )
-    return state
-
-
-def draw(logits: np.ndarray, params: SamplingParams, positions: np.ndarray, seed: int = 7) -> np.ndarray:
-    """One token per position, each from the same logits."""
-    tokens = []
-    state = state_for(params, seeds=[seed])
-    for position in positions:
-        chosen, failures = sample(logits[None], np.zeros(1, np.int32), np.array([position], np.int32), state)
-        assert not failures
-        tokens += chosen
-    return np.array(tokens)
-
-
-def reference(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """Probabilities by the definition of each filter: sets of tokens, float64."""
-    ids = sorted(range(len(logits)), key=lambda t: (-logits[t], t))
-    p = np.exp((logits.astype(np.float64) - logits.max()) / params.temperature)
-    if params.top_k:
-        ids = ids[: params.top_k]
-    if params.top_p < 1:
-        total = sum(p[t] for t in ids)
-        mass, kept = 0.0, []
-        for token in ids:
-            if mass >= params.top_p * total:
-                break
-            kept.append(token)
-            mass += p[token]
-        ids = kept
-    ids = [t for t in ids if p[t] >= params.min_p * p.max()]
-    result = np.zeros(len(logits))
-    result[ids] = p[ids] / p[ids].sum()
-    return result
-
-
+TEXTS = Letters([chr(ord("a") + t % 26) * (1 + t // 26) for t in range(200)])
 SETTINGS = [
+    {"temperature": 0},
     {},
-    {"temperature": 0.3},
-    {"temperature": 2.5},
-    {"top_k": 1},
-    {"top_k": 5},
-    {"top_k": 1000},
-    {"top_p": 0.5},
-    {"top_p": 0.9},
-    {"top_p": 1e-6},
-    {"min_p": 0.1},
-    {"min_p": 1.0},
-    {"top_k": 10, "top_p": 0.7},
-    {"top_k": 10, "top_p": 0.7, "min_p": 0.2, "temperature": 1.7},
-    {"top_k": 4, "min_p": 0.5},
+    {"temperature": 0.3, "top_k": 20},
+    {"top_p": 0.9, "min_p": 0.01},
+    {"typical_p": 0.8},
+    {"temperature": 0, "repetition_penalty": 1.3},
+    {"frequency_penalty": 0.7, "presence_penalty": -0.5, "logprobs": 3},
+    {"temperature": 0, "logit_bias": {3: 4.0, 9: -100}, "logprobs": 0},
+    {"bad_words": ["ab", [5, 6]], "min_tokens": 3, "stop_token_ids": [8]},
+    {"allowed_token_ids": list(range(0, 150, 3)), "top_k": 7},
 ]
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def bitmask(allowed: list[int], vocab_size: int) -> np.ndarray:
+    mask = np.zeros(-(-vocab_size // 32), np.uint32)
+    for token in allowed:
+        mask[token // 32] |= np.uint32(1) << np.uint32(token % 32)
+    return mask
 
 
 def test_greedy_takes_the_lowest_id_among_equals():
@@ -71,121 +40,227 @@ def test_greedy_takes_the_lowest_id_among_equals():
     logits[0, [7, 30]] = 2
     logits[2, 49] = 1
     state = state_for(*[SamplingParams(temperature=0)] * 3)
-    tokens, failures = sample(logits, np.arange(3, dtype=np.int32), np.zeros(3, np.int32), state)
-    assert (tokens, failures) == ([7, 0, 49], {})
+    assert sample(logits, np.arange(3), np.zeros(3, np.int32), state) == Sampled([7, 0, 49])
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_distribution_matches_the_definition(settings):
-    logits = np.random.default_rng(1).normal(0, 2, 40).astype(np.float32)
-    params = SamplingParams(**settings)
-    probabilities = reference(logits, params)
-    count = 4000
-    counts = np.bincount(draw(logits, params, np.arange(count)), minlength=40)
-    assert counts[probabilities == 0].sum() == 0
-    likely = probabilities * count >= 5
-    chi_square = ((counts - probabilities * count)[likely] ** 2 / (probabilities * count)[likely]).sum()
-    degrees = max(1, int(likely.sum()) - 1)
-    assert chi_square < degrees + 4 * np.sqrt(2 * degrees) + 4  # beyond four sigma
+def test_a_plain_row_leaves_no_trace():
+    state = state_for(SamplingParams(temperature=0, stop=["x"], stop_token_ids=[3], seed=5, top_k=4))
+    assert not state.is_special.any()
+    assert [state.filters, state.adjustments, state.num_logprobs, state.faults] == [{}] * 4
 
 
-@pytest.mark.parametrize("settings", [s for s in SETTINGS if "min_p" not in s or s["min_p"] < 1], ids=str)
-def test_filters_equal_those_of_transformers(settings):
-    torch = pytest.importorskip("torch")
-    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-    params = SamplingParams(**settings)
-    for seed in range(5):
-        logits = np.random.default_rng(seed).normal(0, 3, 200).astype(np.float32)
-        scores = TemperatureLogitsWarper(float(params.temperature))(None, torch.tensor(logits)[None])
-        if params.top_k:
-            scores = TopKLogitsWarper(params.top_k)(None, scores)
-        if params.top_p < 1:
-            scores = TopPLogitsWarper(params.top_p)(None, scores)
-        if params.min_p:
-            scores = MinPLogitsWarper(params.min_p)(None, scores)
-        theirs = scores.softmax(-1)[0].numpy()
-        np.testing.assert_allclose(reference(logits, params), theirs, atol=1e-5)
-
-
-def test_ties_at_the_edge_of_a_filter_keep_the_lowest_ids():
-    logits = np.zeros(30, np.float32)
-    assert set(draw(logits, SamplingParams(top_k=4), np.arange(300))) == {0, 1, 2, 3}
-    assert set(draw(logits, SamplingParams(top_p=0.1), np.arange(300))) == {0, 1, 2}
-
-
-def test_tokens_without_probability_are_never_drawn():
-    logits = np.full(20, -np.inf, np.float32)
-    logits[[3, 11]] = 0
-    for settings in ({}, {"top_k": 10}, {"top_p": 0.999999}, {"min_p": 0.01}):
-        assert set(draw(logits, SamplingParams(**settings), np.arange(200))) == {3, 11}
-
-
-@pytest.mark.parametrize("weights", [[0, 0, 2, 0, 1, 0], [1], [0.1] * 10, [0, 3e-8, 1, 1e-9]])
-def test_both_ends_of_the_quantile_have_probability(weights):
-    weights = np.array(weights, np.float32)
-    assert _quantile(weights, 0.0) == np.flatnonzero(weights)[0]
-    assert _quantile(weights, np.nextafter(1.0, 0.0)) == np.flatnonzero(weights)[-1]
+def test_a_closed_row_is_plain_again():
+    logits = np.zeros((1, 50), np.float32)
+    logits[0, 7] = 1
+    for settings in SETTINGS:
+        state = state_for(SamplingParams(**{**settings, "logit_bias": {3: 50.0}}), tokenizer=TEXTS)
+        state.close(0)
+        assert sample(logits, ints(0), ints(0), state) == Sampled([7])
+    state.open(0, SamplingParams(logit_bias={3: 50.0}, temperature=0), seed=0)
+    assert sample(logits, ints(0), ints(0), state).token_ids == [3]
+    state.open(0, SamplingParams(temperature=0), seed=0)  # opened again without having been closed
+    assert sample(logits, ints(0), ints(0), state).token_ids == [7]
 
 
 def test_company_in_the_batch_changes_nothing():
     rng = np.random.default_rng(2)
-    params = [SamplingParams(**SETTINGS[i % len(SETTINGS)]) for i in range(31)] + [
-        SamplingParams(temperature=0)
-    ]
+    params = [SamplingParams(**SETTINGS[i % len(SETTINGS)]) for i in range(32)]
     logits = rng.normal(0, 3, (32, 1001)).astype(np.float32)
-    positions = rng.integers(0, 5000, 32).astype(np.int32)
-    state = state_for(*params)
-    rows = np.arange(32, dtype=np.int32)
-    together, _ = sample(logits, rows, positions, state)
+    rows, positions = np.arange(32), rng.integers(4, 5000, 32)
+
+    def state() -> SamplingState:
+        return state_for(*params, prompt=[1, 2, 5], output=[7, 5], tokenizer=TEXTS)
+
+    together = sample(logits, rows, positions, state())
+    assert not together.failures
+    assert set(together.logprobs) == {i for i in range(32) if "logprobs" in SETTINGS[i % len(SETTINGS)]}
     order = rng.permutation(32)
-    shuffled, _ = sample(logits[order], rows[order], positions[order], state)
-    assert [together[i] for i in order] == shuffled
+    shuffled = sample(logits[order], rows[order], positions[order], state())
+    assert [together.token_ids[i] for i in order] == shuffled.token_ids
     for i in range(32):
-        assert sample(logits[i : i + 1], rows[i : i + 1], positions[i : i + 1], state)[0] == [together[i]]
+        alone = sample(logits[i : i + 1], rows[i : i + 1], positions[i : i + 1], state())
+        assert alone.token_ids == [together.token_ids[i]]
+        assert alone.logprobs.get(0) == together.logprobs.get(i)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_unusable_logits_are_named_and_hurt_no_other_row(bad, temperature):
-    logits = np.random.default_rng(3).normal(size=(3, 40)).astype(np.float32)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_unusable_logits_are_named_and_hurt_no_other_row(bad, settings):
+    logits = np.random.default_rng(3).normal(size=(3, 200)).astype(np.float32)
     clean = logits.copy()
     logits[1, 17] = bad
-    state = state_for(*[SamplingParams(temperature=temperature)] * 3)
-    rows, positions = np.arange(3, dtype=np.int32), np.array([5, 6, 7], np.int32)
-    tokens, failures = sample(logits, rows, positions, state)
-    expected, _ = sample(clean, rows, positions, state)
-    assert list(failures) == [1]
-    assert "position 6" in failures[1]
-    assert (tokens[0], tokens[2]) == (expected[0], expected[2])
+    rows, positions = np.arange(3), ints(5, 6, 7)
+
+    def run(values: np.ndarray) -> Sampled:
+        return sample(values, rows, positions, state_for(*[SamplingParams(**settings)] * 3, tokenizer=TEXTS))
+
+    result, expected = run(logits), run(clean)
+    assert result.failures == {
+        1: f"the model gave no usable logits at position 6: largest is {np.float32(bad)}"
+    }
+    assert result.token_ids == [expected.token_ids[0], -1, expected.token_ids[2]]
+    assert set(result.logprobs) == set(expected.logprobs) - {1}
     logits[1] = -np.inf
-    assert list(sample(logits, rows, positions, state)[1]) == [1]
+    assert list(run(logits).failures) == [1]
 
 
 def test_logits_are_not_changed():
-    logits = np.random.default_rng(4).normal(size=(2, 40)).astype(np.float32)
+    logits = np.random.default_rng(4).normal(size=(len(SETTINGS), 200)).astype(np.float32)
     before = logits.copy()
-    state = state_for(SamplingParams(top_p=0.5), SamplingParams(temperature=0))
-    sample(logits, np.arange(2, dtype=np.int32), np.zeros(2, np.int32), state)
+    state = state_for(*[SamplingParams(**s) for s in SETTINGS], prompt=[1, 2], tokenizer=TEXTS)
+    masks = {i: bitmask([4, 5, 6, 9], 200) for i in range(0, len(SETTINGS), 2)}
+    sample(logits, np.arange(len(SETTINGS)), np.full(len(SETTINGS), 2), state, masks=masks)
     assert np.array_equal(logits, before)
 
 
-def test_numbers_are_uniform_and_depend_on_seed_and_position_only():
-    seeds = np.arange(300, dtype=np.uint64) * np.uint64(0x123456789ABCDEF)
+def test_settings_that_leave_no_token_fail_their_row_only():
+    logits = np.zeros((3, 50), np.float32)
+    nothing = SamplingParams(temperature=0, allowed_token_ids=[4], min_tokens=2, stop_token_ids=[4])
+    plain = SamplingParams(temperature=0)
+    state = state_for(plain, nothing, plain)
+    result = sample(logits, np.arange(3), ints(0, 0, 0), state, masks={2: bitmask([], 50)})
+    assert result.token_ids == [0, -1, -1]
+    assert result.failures == dict.fromkeys(
+        (1, 2), "its sampling parameters or its grammar rule out every token at position 0"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"logit_bias": {50: 1}},
+        {"allowed_token_ids": [50]},
+        {"bad_words": [[1, 50]]},
+        {"stop_token_ids": [50]},
+    ],
+    ids=str,
+)
+def test_ids_outside_the_vocabulary_fail_their_row_only(settings):
+    logits = np.zeros((2, 50), np.float32)
+    state = state_for(SamplingParams(temperature=0, **settings), SamplingParams(temperature=0), vocab_size=50)
+    result = sample(logits, ints(0, 1), ints(0, 0), state)
+    assert result.token_ids == [-1, 0]
+    assert f"{next(iter(settings))}: token id 50 is outside the vocabulary" in result.failures[0]
+
+
+def test_bad_texts_without_a_tokenizer_fail_their_row_only():
+    state = state_for(SamplingParams(bad_words=["x"]), SamplingParams(temperature=0))
+    result = sample(np.zeros((2, 50), np.float32), ints(0, 1), ints(0, 0), state)
+    assert "no tokenizer" in result.failures[0]
+    assert result.token_ids == [-1, 0]
+
+
+# Several tokens per call
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("num_right", [0, 1, 3, 5])
+def test_a_run_of_drafts_gives_what_single_steps_give(settings, num_right):
+    rng = np.random.default_rng(8)
+    logits = rng.normal(0, 2, (6, 200)).astype(np.float32)
+    params = [SamplingParams(**settings), SamplingParams(temperature=0), SamplingParams()]
+    prompt = [1, 2, 5, 0]
+    stepwise = state_for(*params, prompt=prompt, tokenizer=TEXTS)
+    expected = [sample(logits[i : i + 1], ints(0), ints(4 + i), stepwise) for i in range(6)]
+    tokens = [step.token_ids[0] for step in expected]
+    drafts = [*tokens[:5], -1]
+    if num_right < 5:
+        drafts[num_right] = (tokens[num_right] + 1) % 200
+    # The run has neighbours before and after it.
+    rows, positions = ints(1, 0, 0, 0, 0, 0, 0, 2), ints(9, 4, 5, 6, 7, 8, 9, 9)
+    sources = ints(3, 0, 1, 2, 3, 4, 5, 2)
+    state = state_for(*params, prompt=prompt, tokenizer=TEXTS)
+    result = sample(logits, rows, positions, state, sources=sources, drafts=[-1, *drafts, -1])
+    assert not result.failures
+    got = result.token_ids[1:7]
+    assert got == tokens[: num_right + 1] + [-1] * (5 - num_right)
+    for i in range(num_right + 1):
+        assert result.logprobs.get(1 + i) == expected[i].logprobs.get(0)
+    assert not any(1 + i in result.logprobs for i in range(num_right + 1, 6))
+    fresh = state_for(*params, prompt=prompt, tokenizer=TEXTS)
+    others = sample(logits, ints(1, 2), ints(9, 9), fresh, sources=ints(3, 2))
+    assert [result.token_ids[0], result.token_ids[7]] == others.token_ids
+    # The row goes on as if it had been stepped to where the run ended.
+    after = state_for(*params, prompt=prompt, output=tokens[: num_right + 1], tokenizer=TEXTS)
+    where = ints(4 + num_right + 1)
+    assert sample(logits[:1], ints(0), where, state) == sample(logits[:1], ints(0), where, after)
+
+
+def test_a_failure_ends_its_run():
+    logits = np.zeros((3, 40), np.float32)
+    logits[1, 3] = np.nan
+    state = state_for(SamplingParams(temperature=0))
+    result = sample(logits, ints(0, 0, 0), ints(1, 2, 3), state, drafts=[0, 0, -1])
+    assert result.token_ids == [0, -1, -1]
+    assert list(result.failures) == [1]
+
+
+def test_samples_of_one_prompt_share_its_logits():
+    logits = np.random.default_rng(9).normal(0, 1, (2, 300)).astype(np.float32)
+    params = [SamplingParams(n=4)] * 4 + [SamplingParams(temperature=0)]
+    state = state_for(*params, seeds=[11] * 5, sample_indices=[0, 1, 2, 3, 0])
+    sources, rows = ints(0, 0, 0, 0, 1), np.arange(5)
+    result = sample(logits, rows, np.full(5, 6), state, sources=sources)
+    assert len(set(result.token_ids[:4])) > 1
+    assert result.token_ids[4] == logits[1].argmax()
+    alone = state_for(SamplingParams(), seeds=[11])  # sample 0 is what a request without samples gets
+    assert sample(logits[:1], ints(0), ints(6), alone).token_ids == result.token_ids[:1]
+
+
+# Masks
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {}, {"top_k": 3}, {"top_p": 0.9, "min_p": 0.1}])
+@pytest.mark.parametrize("vocab_size", [64, 70])
+def test_only_tokens_of_the_mask_are_chosen(settings, vocab_size):
+    rng = np.random.default_rng(10)
+    for seed in range(30):
+        logits = rng.normal(0, 3, (2, vocab_size)).astype(np.float32)
+        allowed = rng.choice(vocab_size, 5, replace=False).tolist()
+        masks = {0: bitmask(allowed, vocab_size)}
+        state = state_for(*[SamplingParams(**settings)] * 2, vocab_size=vocab_size, seeds=[seed, seed])
+        result = sample(logits, ints(0, 1), ints(3, 3), state, masks=masks)
+        assert result.token_ids[0] in allowed
+        listed = SamplingParams(**settings, allowed_token_ids=allowed)
+        other = state_for(listed, vocab_size=vocab_size, seeds=[seed])
+        assert sample(logits[:1], ints(0), ints(3), other).token_ids == result.token_ids[:1]
+        free = state_for(SamplingParams(**settings), vocab_size=vocab_size, seeds=[seed])
+        assert sample(logits[1:], ints(0), ints(3), free).token_ids == result.token_ids[1:]
+
+
+def test_a_mask_may_be_wider_than_the_vocabulary_or_read_only():
+    logits = np.zeros((1, 33), np.float32)
+    mask = np.full(4, 0xFFFFFFFF, np.uint32)
+    mask[0] = 0
+    mask.setflags(write=False)
+    state = state_for(SamplingParams(temperature=0))
+    assert sample(logits, ints(0), ints(0), state, masks={0: mask}).token_ids == [32]
+
+
+# Random numbers
+
+
+def numbers(seed: int, positions: np.ndarray, sample_index: int = 0) -> np.ndarray:
+    return uniform(np.full(len(positions), stream_of(seed, sample_index), np.uint64), positions)
+
+
+def test_numbers_are_uniform_and_independent():
     positions = np.arange(300)
-    numbers = uniform(np.repeat(seeds, 300), np.tile(positions, 300))
-    assert (numbers >= 0).all()
-    assert (numbers < 1).all()
-    assert len(np.unique(numbers)) == len(numbers)
-    assert abs(numbers.mean() - 0.5) < 5 / np.sqrt(12 * len(numbers))
-    table = numbers.reshape(300, 300)
-    for neighbours in (table[1:] * table[:-1], table[:, 1:] * table[:, :-1]):
-        assert abs(neighbours.mean() - 0.25) < 0.005
-    assert uniform(seeds[17], positions[4]) == table[17, 4]
-    assert uniform(np.uint64(2**64 - 1), np.int32(2**31 - 1)).shape == (1,)
+    for table in (
+        np.array([numbers(seed * 0x123456789ABCDEF % 2**64, positions) for seed in range(300)]),
+        np.array([numbers(seed, positions) for seed in range(300)]),
+        np.array([numbers(5, positions, sample_index) for sample_index in range(300)]),
+    ):
+        assert (table >= 0).all()
+        assert (table < 1).all()
+        assert len(np.unique(table)) == table.size
+        assert abs(table.mean() - 0.5) < 5 / np.sqrt(12 * table.size)
+        for neighbours in (table[1:] * table[:-1], table[:, 1:] * table[:, :-1]):
+            assert abs(neighbours.mean() - 0.25) < 0.005
+    assert uniform(np.array([2**64 - 1], np.uint64), np.array([2**31 - 1])).shape == (1,)
 
 
-def test_uniform_is_splitmix64():
+def test_numbers_are_splitmix64():
     def mix(z: int) -> int:
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
@@ -197,4 +272,10 @@ def test_uniform_is_splitmix64():
     for seed, position in ((0, 0), (5, 1000), (2**64 - 1, 7)):
         stream = mix((seed + gamma) % 2**64)
         bits = mix((stream + (position + 1) * gamma) % 2**64)
-        assert uniform(np.uint64(seed), np.int64(position))[0] == (bits >> 11) * 2.0**-53
+        assert numbers(seed, np.array([position]))[0] == (bits >> 11) * 2.0**-53
+
+
+def test_streams_of_seeds_and_samples_differ():
+    streams = {stream_of(seed, index) for seed in range(200) for index in range(64)}
+    assert len(streams) == 200 * 64
+    assert all(0 <= stream < 2**64 for stream in streams)

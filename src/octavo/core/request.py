@@ -7,6 +7,9 @@ from octavo.core.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+RankedToken = tuple[int, float, int]  # token id, natural log of its probability, rank from 1
+TokenLogprobs = tuple[RankedToken, ...]  # of one position: the token that stands there, then the likeliest
+
 
 class Turn(NamedTuple):
     """Whose turn it is: lower comes first.
@@ -43,8 +46,8 @@ class Request:
         num_candidates: 0, or how many likely tokens a beam wants to see instead of one that is chosen.
         candidates: those tokens with their log-probabilities, when they have come and no token was taken yet.
         grammar: what allows its tokens, or None.
-        logprobs: of each output token, where asked.
-        prompt_logprobs: of each prompt token, where asked.
+        logprobs: one entry per generated token if ``params.num_logprobs`` is set, else empty.
+        prompt_logprobs: one entry per prompt token but the first if ``params.prompt_logprobs`` is set.
         num_cached_tokens: prompt tokens found in the cache when it was first admitted.
         num_preemptions: times it had to let its blocks go for another request.
         num_drafts, num_drafts_accepted: tokens guessed ahead, and those of them that were right.
@@ -66,8 +69,8 @@ class Request:
     num_candidates: int = 0
     candidates: list[tuple[int, float]] | None = None
     grammar: Any = None
-    logprobs: list[Any] = field(default_factory=list)
-    prompt_logprobs: list[Any] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     num_computed: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
@@ -98,16 +101,39 @@ class RequestMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprob:
+    """How likely a token was at one position, by the model's raw logits.
+
+    Attributes:
+        logprob: natural logarithm of its probability, before temperature, penalties, bans and filters.
+        rank: its place among all tokens, 1 for the most likely; equals by rising id.
+        decoded_token: its bytes as text, U+FFFD for what is no whole character.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One generated continuation.
 
-    ``token_ids`` holds all that was generated, the token that ended it included; ``text`` stops before it.
+    ``token_ids`` holds all that was generated, the token that ended it included; ``text`` stops before it,
+    unless the request has ``include_stop_str_in_output``.
+
+    Attributes:
+        logprobs: by token id, for each of ``token_ids``: that token first, then the likeliest ones; None if
+            they were not asked for.
+        cumulative_logprob: sum over the generated tokens, or None like ``logprobs``.
     """
 
     index: int
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
+    logprobs: list[dict[int, Logprob]] | None = None
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +141,8 @@ class RequestOutput:
     """Everything a request gave: its prompt, its continuations, how much of it was cached, when.
 
     ``error`` says what went wrong if a continuation's ``finish_reason`` is "error"; otherwise it is None.
+    ``prompt_logprobs`` has an entry like ``CompletionOutput.logprobs`` for each prompt token, None for the
+    first, which nothing predicts; it is None if it was not asked for.
     """
 
     request_id: int
@@ -125,3 +153,4 @@ class RequestOutput:
     metrics: RequestMetrics
     finished: bool = True
     error: str | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None

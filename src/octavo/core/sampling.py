@@ -1,41 +1,40 @@
 """How the next token is chosen: the user's parameters, checked when they are made."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Final
+from typing import Any, Final
 
 from octavo.core.errors import InvalidRequest, NotYetSupported, shown
 
-# Beyond these a value no longer means anything else; rows keep it as int32 and float32.
+# Beyond these a value no longer means anything else; rows keep it as float32.
 MAX_TOP_K: Final = 2**31 - 1
 MAX_TEMPERATURE: Final = 1e6
+MAX_REPETITION_PENALTY: Final = 1e6
+MAX_PENALTY: Final = 2.0  # presence and frequency, as in OpenAI's API; so are the next two
+MAX_LOGIT_BIAS: Final = 100.0
+MAX_LOGPROBS: Final = 20
+MAX_SAMPLES: Final = 64
 
 # Parameters that callers of similar engines pass, and the values that ask for nothing. Any other value is
 # refused by name until the feature behind it exists.
 _PLANNED: Final[dict[str, tuple[object, ...]]] = {
-    "best_of": (None, 1),
-    "min_tokens": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": (None, {}),
-    "bad_words": (None, [], ()),
-    "allowed_token_ids": (None,),
-    "logprobs": (None,),
-    "prompt_logprobs": (None,),
     "guided_decoding": (None,),
     "structured_outputs": (None,),
     "use_beam_search": (False,),
 }
+
+BadWord = str | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Parameters of one request.
 
-    The filters apply in the order temperature, top_k, top_p, min_p.
+    Logits are changed by logit_bias, repetition_penalty, frequency_penalty and presence_penalty, the bans
+    (allowed_token_ids, bad_words, min_tokens) and temperature, then filtered by top_k, top_p, min_p and
+    typical_p, in this order.
 
     Attributes:
         max_tokens: tokens to generate at most, or None for as many as the context holds.
@@ -43,10 +42,31 @@ class SamplingParams:
         top_k: keep the k most likely tokens; 0 (or -1) keeps all. At most 2**31 - 1.
         top_p: keep the smallest set of tokens whose probability reaches this.
         min_p: drop tokens less likely than this fraction of the most likely one.
+        typical_p: keep the smallest set of tokens whose probability reaches this, taking first those whose
+            information content is nearest to the entropy.
         seed: makes sampling repeatable whatever else runs; None draws a fresh seed.
         stop: texts that end generation; they are not part of the output.
         stop_token_ids: token ids that end generation, beside the model's own.
+        include_stop_str_in_output: keep the stop text, or the text of the token that ended it, in the output.
         ignore_eos: go on after the model's end-of-sequence tokens.
+        min_tokens: until there are so many, no token that ends generation is chosen and no stop text ends it.
+        skip_special_tokens: leave special tokens out of the text.
+
+        repetition_penalty: of tokens that are in the prompt or the output, positive logits are divided by it
+            and negative ones multiplied; 1 is off. Above 0, at most 1e6.
+        frequency_penalty: subtracted from a token's logit as often as the token is in the output. -2 to 2.
+        presence_penalty: subtracted once, if it is there at all. -2 to 2.
+        logit_bias: by token id, added to its logit. -100 to 100.
+        bad_words: what must not appear. A text is not completed by any token, however it is spelled, with a
+            space before it or inside a longer word; a list of token ids never comes in that order. Both also
+            count when they begin in the prompt.
+        allowed_token_ids: nothing else is chosen; None allows all.
+
+        logprobs: give the log-probability of each token, and of so many of the likeliest; None is off. They
+            are those of the model's raw logits, before all of the above. 0 to 20.
+        prompt_logprobs: the same of the prompt's tokens. 0 to 20.
+        n: continuations to give, 1 to 64; continuation i draws its own random numbers from the seed.
+        best_of: continuations to generate, of which the n likeliest are given; None is n. n to 64.
 
     Numbers may be of any type that Python counts as integer or real, NumPy's scalars too; they become ``int``
     and ``float``. The fields after these are known by name only: a value that asks for something is refused.
@@ -61,22 +81,27 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] | list[str] | str | None = ()
     stop_token_ids: tuple[int, ...] | list[int] | None = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-
-    n: int = 1
-    best_of: int | None = None
     min_tokens: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    skip_special_tokens: bool = True
+
     repetition_penalty: float = 1.0
-    logit_bias: object = None
-    bad_words: object = None
-    allowed_token_ids: object = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    bad_words: Sequence[BadWord] | str | None = ()
+    allowed_token_ids: Sequence[int] | None = None
+
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    n: int = 1
+    best_of: int | None = None
+
     guided_decoding: object = None
     structured_outputs: object = None
     use_beam_search: bool = False
@@ -84,26 +109,72 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, neutral in _PLANNED.items():
             value = getattr(self, name)
-            if not any(_is_same(value, nothing) for nothing in neutral):
+            if not any(value is nothing for nothing in neutral):
                 raise NotYetSupported(
                     f"sampling parameter {name}={shown(value)} is not supported yet; leave it out"
                 )
         self._check_int("max_tokens", "at least 1, or None", lambda v: v >= 1, optional=True)
-        self._check_int("n", "from 1 to 64", lambda v: 1 <= v <= 64)
         self._check_float("temperature", "from 0 to 1e6", lambda v: 0 <= v <= MAX_TEMPERATURE)
         self._check_int("top_k", "from 0 (off) to 2**31 - 1", lambda v: -1 <= v <= MAX_TOP_K)
-        self._check_float("top_p", "above 0 and at most 1", lambda v: 0 < v <= 1)
+        for name in ("top_p", "typical_p"):
+            self._check_float(name, "above 0 and at most 1", lambda v: 0 < v <= 1)
         self._check_float("min_p", "from 0 to 1", lambda v: 0 <= v <= 1)
         self._check_int("seed", "from 0 to 2**64 - 1, or None", lambda v: 0 <= v < 2**64, optional=True)
-        self._check("ignore_eos", isinstance(self.ignore_eos, bool), "True or False")
-        object.__setattr__(self, "top_k", max(self.top_k, 0))
-        object.__setattr__(self, "stop", self._texts())
-        object.__setattr__(self, "stop_token_ids", self._token_ids())
+        self._check_float(
+            "repetition_penalty", "above 0 and at most 1e6", lambda v: 0 < v <= MAX_REPETITION_PENALTY
+        )
+        for name in ("frequency_penalty", "presence_penalty"):
+            self._check_float(name, "from -2 to 2", lambda v: abs(v) <= MAX_PENALTY)
+        for name in ("logprobs", "prompt_logprobs"):
+            self._check_int(name, "from 0 to 20, or None", lambda v: 0 <= v <= MAX_LOGPROBS, optional=True)
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            self._check(name, isinstance(getattr(self, name), bool), "True or False")
+        self._check_int("min_tokens", "at least 0", lambda v: v >= 0)
+        if self.max_tokens is not None:
+            limit = f"at most max_tokens={shown(self.max_tokens)}"
+            self._check("min_tokens", self.min_tokens <= self.max_tokens, limit)
+        self._check_int("n", "from 1 to 64", lambda v: 1 <= v <= MAX_SAMPLES)
+        limit = f"from n={self.n} to 64, or None"
+        self._check_int("best_of", limit, lambda v: self.n <= v <= MAX_SAMPLES, optional=True)
+        self._set("top_k", max(self.top_k, 0))
+        self._set("stop", self._texts())
+        self._set("stop_token_ids", self._token_ids("stop_token_ids"))
+        if self.allowed_token_ids is not None:
+            self._set("allowed_token_ids", self._token_ids("allowed_token_ids", least=1))
+        self._set("logit_bias", self._bias())
+        self._set("bad_words", self._bad_words())
 
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature == 0
+
+    @property
+    def num_samples(self) -> int:
+        """Continuations to generate: ``best_of``, or else ``n``."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens to record beside each generated token, or None to record nothing.
+
+        Choosing the best continuations takes the log-probabilities of their tokens even if nobody reads them.
+        """
+        return 0 if self.logprobs is None and self.num_samples > self.n else self.logprobs
+
+    def token_ids_by_name(self) -> dict[str, tuple[int, ...]]:
+        """All token ids in here by parameter, to be checked against a vocabulary; no entry is empty."""
+        sequences = [word for word in self.bad_words or () if not isinstance(word, str)]
+        ids = {
+            "stop_token_ids": tuple(self.stop_token_ids or ()),
+            "allowed_token_ids": tuple(self.allowed_token_ids or ()),
+            "logit_bias": tuple(self.logit_bias or ()),
+            "bad_words": tuple(token_id for sequence in sequences for token_id in sequence),
+        }
+        return {name: found for name, found in ids.items() if found}
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
     def _check(self, name: str, ok: bool, limit: str) -> None:
         if not ok:
@@ -116,16 +187,12 @@ class SamplingParams:
         if value is None and optional:
             return
         self._check(name, _is_integer(value) and in_range(int(value)), f"an integer, {limit}")
-        object.__setattr__(self, name, int(value))
+        self._set(name, int(value))
 
     def _check_float(self, name: str, limit: str, in_range: Callable[[float], bool]) -> None:
-        value = getattr(self, name)
-        try:
-            number = float(value) if _is_number(value) else math.nan
-        except OverflowError:  # an integer beyond every float
-            number = math.inf
+        number = _as_float(getattr(self, name))
         self._check(name, math.isfinite(number) and in_range(number), f"a number {limit}")
-        object.__setattr__(self, name, number)
+        self._set(name, number)
 
     def _texts(self) -> tuple[str, ...]:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -135,27 +202,54 @@ class SamplingParams:
         self._check("stop", ok, "a text or a list of texts, none of them empty")
         return tuple(stop)
 
-    def _token_ids(self) -> tuple[int, ...]:
-        ids = self.stop_token_ids
+    def _token_ids(self, name: str, *, least: int = 0) -> tuple[int, ...]:
+        ids = getattr(self, name)
         if ids is None:
             return ()
-        ok = isinstance(ids, (tuple, list)) and all(_is_integer(t) and t >= 0 for t in ids)
-        self._check("stop_token_ids", ok, "a list of token ids, each 0 or more")
+        ok = _is_list(ids) and len(ids) >= least and all(_is_token_id(t) for t in ids)
+        self._check(name, ok, f"a list of {'one or more ' * least}token ids, each 0 or more")
         return tuple(int(t) for t in ids)
+
+    def _bias(self) -> dict[int, float] | None:
+        bias = self.logit_bias
+        if bias is None:
+            return None
+        ok = isinstance(bias, Mapping) and all(
+            _is_token_id(t) and abs(_as_float(b)) <= MAX_LOGIT_BIAS for t, b in bias.items()
+        )
+        self._check("logit_bias", ok, "a mapping from token ids, each 0 or more, to numbers from -100 to 100")
+        return {int(t): float(b) for t, b in bias.items()}
+
+    def _bad_words(self) -> tuple[str | tuple[int, ...], ...]:
+        words = (self.bad_words,) if isinstance(self.bad_words, str) else self.bad_words
+        if words is None:
+            return ()
+        ok = _is_list(words) and all(_is_bad_word(word) for word in words)
+        self._check("bad_words", ok, "a list of texts and lists of token ids, none of them empty")
+        return tuple(w if isinstance(w, str) else tuple(int(t) for t in w) for w in words)
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real)
+def _is_token_id(value: Any) -> bool:
+    return _is_integer(value) and int(value) >= 0
 
 
-def _is_same(value: object, nothing: object) -> bool:
-    """Whether ``value`` is a neutral one, without asking a stranger's ``==``, which may answer anything."""
-    if nothing is None or isinstance(nothing, bool):
-        return value is nothing
-    if isinstance(nothing, int):
-        return _is_number(value) and value == nothing
-    return type(value) is type(nothing) and value == nothing
+def _is_list(value: object) -> bool:
+    return isinstance(value, (tuple, list))
+
+
+def _is_bad_word(value: object) -> bool:
+    if isinstance(value, str):
+        return value != ""
+    return isinstance(value, (tuple, list)) and len(value) > 0 and all(_is_token_id(t) for t in value)
+
+
+def _as_float(value: Any) -> float:
+    """A number as a float: infinite if it is beyond every float, NaN if it is no number."""
+    try:
+        return float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    except OverflowError:
+        return math.inf

@@ -12,6 +12,7 @@ from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.machine import available_memory
 from octavo.engine.progress import fetch_bar
 from octavo.engine.runner import Runner
+from octavo.engine.sampling.state import SamplingState
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.models.spec import DecoderSpec
@@ -51,6 +52,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
     loaded = load_model(path)
     spec = loaded.spec
     tokenizer, chat_template = load_text(loaded.checkpoint)
+    eos_token_ids = tuple({*spec.eos_token_ids, *tokenizer.eos_token_ids})
     dtype: StorageDtype = "bfloat16" if config.kv_dtype == "auto" else config.kv_dtype
     plan = plan_layers(spec, config.block_sizes, dtype)
     layout = KVLayout.grouped(
@@ -80,6 +82,12 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
             num_rows=config.max_num_seqs,
             table_block_sizes=layout.table_block_sizes,
             max_context=capacity.context_len,
+            sampling=SamplingState(
+                config.max_num_seqs,
+                vocab_size=spec.vocab_size,
+                eos_token_ids=eos_token_ids,
+                tokenizer=tokenizer,
+            ),
         )
     except MemoryError as error:
         raise InvalidConfig(
@@ -99,9 +107,11 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
             vocab_size=spec.vocab_size,
             context_len=capacity.context_len,
             context_reason=capacity.context_reason,
-            eos_token_ids=tuple({*spec.eos_token_ids, *tokenizer.eos_token_ids}),
+            eos_token_ids=eos_token_ids,
         ),
-        make_detokenizer=lambda: IncrementalDetokenizer(tokenizer, continuation=True),
+        make_detokenizer=lambda params: IncrementalDetokenizer(
+            tokenizer, params.skip_special_tokens, continuation=True
+        ),
     )
     return BuiltEngine(engine, backend, arena, spec, tokenizer, chat_template, capacity)
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from octavo.core.request import CompletionOutput, Request
+from octavo.core.request import CompletionOutput, Logprob, Request, TokenLogprobs
 from octavo.engine.stopping import StopChecker
 
 
@@ -11,6 +11,10 @@ class Detokenizer(Protocol):
 
     def push(self, token_id: int) -> str:
         """The text that is certain once this token has come."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """One token's bytes as text, whatever comes before and after it."""
         ...
 
 
@@ -22,13 +26,13 @@ class Choice:
         finished: whether the output is complete.
     """
 
-    def __init__(self, index: int, request: Request, detokenizer: Detokenizer) -> None:
-        self.index = index
+    def __init__(self, request: Request, detokenizer: Detokenizer) -> None:
         self.request = request
         self.text = ""
         self.finished = False
         self._detokenizer = detokenizer
-        self._stops = StopChecker(tuple(request.params.stop or ()))
+        params = request.params
+        self._stops = StopChecker(tuple(params.stop or ()), include_stop=params.include_stop_str_in_output)
         self._num_seen = len(request.token_ids)
         self._num_taken = 0
 
@@ -38,13 +42,15 @@ class Choice:
         Tokens behind the one that completed it are taken away again: had they not come together, they would
         not have come at all.
         """
-        request = self.request
-        # The token that stopped it is not text.
-        end = len(request.token_ids) - (request.finish_reason == "stop")
+        request, params = self.request, self.request.params
+        # The token that stopped it is not text, unless that is asked for.
+        is_stopped = request.finish_reason == "stop" and not params.include_stop_str_in_output
+        end = len(request.token_ids) - is_stopped
         while self._num_seen < end:
             token_id = request.token_ids[self._num_seen]
             self._num_seen += 1
-            self.text += self._stops.push(self._detokenizer.push(token_id))
+            is_early = self._num_seen - request.prompt_len < params.min_tokens
+            self.text += self._stops.push(self._detokenizer.push(token_id), exempt=is_early)
             if self._stops.stopped:
                 del request.token_ids[self._num_seen :]
                 del request.logprobs[self._num_seen - request.prompt_len :]
@@ -68,8 +74,14 @@ class Choice:
         self._num_taken = len(text)
         return new
 
-    def output(self) -> CompletionOutput:
-        """The result.
+    @property
+    def mean_logprob(self) -> float:
+        """Log-probability of the output per token; what makes one choice of several the best."""
+        entries = self.request.logprobs
+        return sum(entry[0][1] for entry in entries) / max(1, len(entries))
+
+    def output(self, index: int) -> CompletionOutput:
+        """The result, as number ``index`` of those of its prompt.
 
         Raises:
             RuntimeError: the sequence is not finished.
@@ -77,9 +89,20 @@ class Choice:
         request = self.request
         if request.finish_reason is None:
             raise RuntimeError(f"request {request.request_id} is not finished")
+        logprobs = cumulative = None
+        if request.params.logprobs is not None:
+            logprobs = [self.described(entry) for entry in request.logprobs]
+            cumulative = sum(entry[0][1] for entry in request.logprobs)
         return CompletionOutput(
-            index=self.index,
+            index=index,
             text=self.text,
             token_ids=request.token_ids[request.prompt_len :],
             finish_reason=request.finish_reason,
+            logprobs=logprobs,
+            cumulative_logprob=cumulative,
         )
+
+    def described(self, entry: TokenLogprobs) -> dict[int, Logprob]:
+        """One position's log-probabilities, with the tokens' texts."""
+        text = self._detokenizer.token_text
+        return {token_id: Logprob(logprob, rank, text(token_id)) for token_id, logprob, rank in entry}

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.core.errors import EngineFailed, InvalidRequest, shown
 from octavo.core.request import Request
@@ -42,7 +42,7 @@ class Engine:
         runner: Runner,
         *,
         limits: ModelLimits,
-        make_detokenizer: Callable[[], Detokenizer],
+        make_detokenizer: Callable[[SamplingParams], Detokenizer],
     ) -> None:
         self.limits = limits
         self.scheduler = scheduler
@@ -76,7 +76,7 @@ class Engine:
         limits = self.limits
         if not token_ids:
             raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
-        for name, ids in (("prompt", token_ids), ("stop_token_ids", params.stop_token_ids or ())):
+        for name, ids in (("prompt", token_ids), *params.token_ids_by_name().items()):
             if min(ids, default=0) < 0 or max(ids, default=0) >= limits.vocab_size:
                 bad = next(t for t in ids if not 0 <= t < limits.vocab_size)
                 raise InvalidRequest(
@@ -96,14 +96,14 @@ class Engine:
         eos = () if params.ignore_eos else limits.eos_token_ids
         with self._lock:
             first_id = self._num_submitted
-            self._num_submitted += params.n
+            self._num_submitted += params.num_samples
         seed = secrets.randbits(64) if params.seed is None else params.seed
         requests = [
             Request(
                 request_id=first_id + index,
                 token_ids=list(token_ids),
                 prompt_len=num_prompt,
-                params=params,
+                params=params if index == 0 else replace(params, prompt_logprobs=None),
                 max_len=max_len,
                 seed=seed,
                 sample_index=index,
@@ -111,10 +111,10 @@ class Engine:
                 salt=salt,
                 priority=priority,
             )
-            for index in range(params.n)
+            for index in range(params.num_samples)
         ]
         requests[0].forks = requests[1:]
-        choices = [Choice(i, request, self._make_detokenizer()) for i, request in enumerate(requests)]
+        choices = [Choice(request, self._make_detokenizer(params)) for request in requests]
         return Generation(choices, prompt=prompt, arrival_s=time.monotonic())
 
     def submit(self, generation: Generation) -> None:

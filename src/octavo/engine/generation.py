@@ -63,13 +63,20 @@ class Generation:
         Raises:
             RuntimeError: a choice is not finished.
         """
-        request = self.request
+        request, params = self.request, self.request.params
+        best = self.choices
+        if params.num_samples > params.n:  # of equally likely ones the first
+            best = sorted(best, key=lambda choice: -choice.mean_logprob)[: params.n]
+        prompt_logprobs = None
+        if params.prompt_logprobs is not None:
+            described = self.choices[0].described
+            prompt_logprobs = [None, *(described(entry) for entry in request.prompt_logprobs)]
         errors = [c.request.error for c in self.choices if c.request.error is not None]
         return RequestOutput(
             request_id=request.request_id,
             prompt=self._prompt,
             prompt_token_ids=request.token_ids[: request.prompt_len],
-            outputs=[choice.output() for choice in self.choices],
+            outputs=[choice.output(index) for index, choice in enumerate(best)],
             num_cached_tokens=request.num_cached_tokens,
             metrics=RequestMetrics(
                 self._arrival_s,
@@ -78,4 +85,5 @@ class Generation:
                 sum(choice.request.num_preemptions for choice in self.choices),
             ),
             error=errors[0] if errors else None,
+            prompt_logprobs=prompt_logprobs,
         )

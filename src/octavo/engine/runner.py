@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.attention.plan import StepInputs
-from octavo.engine import sampler
+from octavo.core.request import TokenLogprobs
 from octavo.engine.batch_state import BatchState
+from octavo.engine.sampling import sampler
+from octavo.engine.sampling.logprobs import likeliest, token_logprobs
 from octavo.scheduling.step import RowWork, StepPlan, StepResult
 
 IntArray = npt.NDArray[np.int32]
@@ -52,17 +54,37 @@ class Runner:
         logits = self.program(inputs)
         if not len(inputs.logit_tokens):
             return StepResult([])
+        prompt_logprobs = self._score(plan.work, logits)
         at, rows, positions = _places(plan.work)
-        token_ids, failures = sampler.sample(logits if at is None else logits[at], rows, positions, state)
-        if state.faults:
-            failures |= {i: state.faults[row] for i, row in enumerate(rows.tolist()) if row in state.faults}
+        if not len(rows):
+            return StepResult([], prompt_logprobs=prompt_logprobs)
+        drafts = _drafts(plan.work) if at is not None else None
+        chosen = sampler.sample(logits, rows, positions, state.sampling, sources=at, drafts=drafts)
         candidates = {}
         if state.num_candidates:
             for i, row in enumerate(rows.tolist()):
-                if row in state.num_candidates and i not in failures:
+                if row in state.num_candidates and i not in chosen.failures:
                     row_logits = logits[i if at is None else at[i]]
-                    candidates[i] = sampler.likeliest(row_logits, state.num_candidates[row])
-        return StepResult(token_ids, failures, candidates=candidates)
+                    candidates[i] = likeliest(row_logits, state.num_candidates[row])
+        return StepResult(chosen.token_ids, chosen.failures, chosen.logprobs, candidates, prompt_logprobs)
+
+    def _score(
+        self, work: Sequence[RowWork], logits: npt.NDArray[np.float32]
+    ) -> dict[int, list[TokenLogprobs]]:
+        """How likely the tokens of prompts were, where that is wanted."""
+        scores: dict[int, list[TokenLogprobs]] = {}
+        first = 0
+        for index, w in enumerate(work):
+            if w.score:
+                following = w.token_ids[1:]
+                if w.next_token_id is not None:
+                    following.append(w.next_token_id)
+                num_logprobs = self._state.num_prompt_logprobs[w.row]
+                scores[index] = token_logprobs(
+                    logits[first : first + len(following)], following, num_logprobs
+                )
+            first += w.num_logits
+        return scores
 
 
 def _places(work: Sequence[RowWork]) -> tuple[IntArray | None, IntArray, IntArray]:
@@ -89,3 +111,13 @@ def _places(work: Sequence[RowWork]) -> tuple[IntArray | None, IntArray, IntArra
                 positions_.append(position)
         first += w.num_logits
     return np.array(at, np.int32), np.array(rows_, np.int32), np.array(positions_, np.int32)
+
+
+def _drafts(work: Sequence[RowWork]) -> list[int]:
+    """The draft that each chosen token is compared with; -1 behind the last."""
+    drafts: list[int] = []
+    for w in work:
+        if w.sample:
+            drafts += w.token_ids[len(w.token_ids) - w.num_drafts :]
+            drafts += [-1] * (1 + len(w.forks))
+    return drafts

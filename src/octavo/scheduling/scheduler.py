@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from octavo.core.errors import InvalidRequest, OutOfBlocks
-from octavo.core.request import FinishReason, Request
+from octavo.core.request import FinishReason, Request, TokenLogprobs
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.grants import SlotPlan, TableUpdate
 from octavo.paging.groups import most_frames
@@ -658,7 +658,7 @@ class Scheduler:
         return num_right, token_id
 
     @staticmethod
-    def _take_token(request: Request, token_id: int, logprobs: object) -> None:
+    def _take_token(request: Request, token_id: int, logprobs: TokenLogprobs | None) -> None:
         request.token_ids.append(token_id)
         if logprobs is not None:
             request.logprobs.append(logprobs)

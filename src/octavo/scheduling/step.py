@@ -7,6 +7,7 @@ keeps its row until it leaves, and the runner keeps that row's block tables betw
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from octavo.core.request import TokenLogprobs
 from octavo.core.sampling import SamplingParams
 
 
@@ -106,6 +107,6 @@ class StepResult:
 
     token_ids: list[int]
     failures: dict[int, str] = field(default_factory=dict)
-    logprobs: dict[int, Any] = field(default_factory=dict)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     candidates: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    prompt_logprobs: dict[int, list[Any]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)

@@ -35,6 +35,10 @@ class IncrementalDetokenizer:
             data = data.removeprefix(b" ")
         return self._utf8.decode(data)
 
+    def token_text(self, token_id: int) -> str:
+        """One token's bytes as text: special tokens as written, U+FFFD for what is no whole character."""
+        return self._tokenizer.token_bytes(token_id).decode(errors="replace")
+
     def flush(self) -> str:
         """Return what an unfinished character leaves at the end of the stream: U+FFFD or nothing."""
         return self._utf8.decode(b"", final=True)
