@@ -1,7 +1,8 @@
 """Beam search: from the likely next tokens of each beam to the beams that go on.
 
-Owns the beams of one request as token sequences with scores; rows, blocks and logits are others' business. The
-semantics are those of transformers' ``generate(num_beams=...)``, in float32 as there, so that order and ties agree.
+Owns the beams of one request as token sequences with scores; rows, blocks and logits are others' business.
+The semantics are those of transformers' ``generate(num_beams=...)``, in float32 as there, so that scores agree
+to the last bit.
 
 Legend: B live beams, K candidates for each.
 """
@@ -28,11 +29,11 @@ class BeamParams:
 
     Attributes:
         width: beams that are kept, and hypotheses that come of it at most; 1 to 32.
-        length_penalty: a hypothesis' score is its cumulative logprob divided by its length to this power, so a
-            positive one favours long hypotheses. -5 to 5.
-        early_stopping: when to stop once there are ``width`` hypotheses. True: at once. False: when the best live
-            beam, scored at its present length, is no better than the worst of them. "never": when it could not
-            become better, scored at the length that would favour it most.
+        length_penalty: a hypothesis' score is its cumulative logprob divided by its length to this power, so
+            a positive one favours long hypotheses. -5 to 5.
+        early_stopping: when to stop once there are ``width`` hypotheses. True: at once. False: when the best
+            live beam, scored at its present length, is no better than the worst of them. "never": when it
+            could not become better, scored at the length that would favour it most.
 
     Raises:
         InvalidRequest: a value of the wrong type or out of range.

@@ -20,9 +20,9 @@ class NGramDraft:
     """Guesses for one growing sequence; ``extend`` with each new token, ``propose`` before each step.
 
     How long a draft should be depends on how often guesses come true. A guess comes true if the sequence goes
-    on with it, verified or not, so every generated token is also a trial of the guess that there was for it. A
-    sequence that no longer repeats itself is left alone, and one that begins again is noticed; nothing need be
-    verified to find out. What is proposed is therefore a function of the tokens alone: the same after a
+    on with it, verified or not, so every generated token is also a trial of the guess that there was for it.
+    A sequence that no longer repeats itself is left alone, and one that begins again is noticed; nothing need
+    be verified to find out. What is proposed is therefore a function of the tokens alone: the same after a
     preemption, and in whatever company and steps they came.
 
     Rates of coming true are kept for each length of n-gram. A draft's token is verified in vain unless all
@@ -124,8 +124,9 @@ class NGramDraft:
         for position in range(max(oldest, 0), min(before - self._max_history, length)):
             for i, key in enumerate(self._keys(position)):
                 self._latest[i][key] = max(self._latest[i].get(key, -1), position)
-        for column in (self._tokens, self._tried, self._rate_before, *self._earlier):
+        for column in (self._tokens, self._tried, *self._earlier):
             del column[length:]
+        del self._rate_before[length:]
 
     def _match(self) -> tuple[int, int] | None:
         """Index of the longest length at which the sequence's end occurred before, and where that ended."""
