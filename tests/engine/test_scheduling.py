@@ -263,7 +263,6 @@ class ToyDrafter:
         self.wrong = wrong
         self.most = most
         self.known: dict[Request, list[int]] = {}
-        self.learnt: list[tuple[int, int]] = []
 
     def propose(self, request: Request, most: int) -> list[int]:
         count = min(most, self.most)
@@ -272,9 +271,6 @@ class ToyDrafter:
             self.known[request] = request.token_ids + toy_greedy(request.token_ids, 100)
         future = self.known[request][start : start + count]
         return [(t + 1) % EOS if self.wrong(start + i) else t for i, t in enumerate(future)]
-
-    def learn(self, request: Request, num_drafts: int, num_right: int) -> None:
-        self.learnt.append((num_drafts, num_right))
 
     def forget(self, request: Request) -> None:
         self.known.pop(request, None)
@@ -390,6 +386,6 @@ def test_overload(*, seed, num_blocks, budget, rows, prefix_cache, policy, draft
 def test_beams_that_could_never_fit_together_are_refused():
     toy = ToyEngine(num_blocks=12)
     generation = toy.engine.prepare([1] * 20, toy_params(max_tokens=20))
-    generation.request.num_candidates = 16
+    generation.request.beam_width = 8
     with pytest.raises(InvalidRequest, match="8 beams of up to 40 tokens need 26 KV blocks, the pool has 11"):
         toy.engine.submit(generation)

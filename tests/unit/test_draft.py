@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from octavo.engine.draft import NGramDraft
+from octavo.scheduling.ngram import NGramDraft
 
 
 class Naive:

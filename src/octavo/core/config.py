@@ -9,6 +9,8 @@ from octavo.core.errors import InvalidConfig, NotYetSupported, shown
 KVDtype = Literal["auto", "bfloat16", "float32", "int8"]
 Activations = Literal["auto", "int8", "float32"]
 BackendName = Literal["cpu", "oracle"]
+Scheduling = Literal["fcfs", "priority"]
+Speculative = Literal["ngram"]
 BlockSizes = int | Mapping[str, int]  # one for all layers, or by range: {"0-9": 64, "10-29": 16}
 
 MIN_BLOCK_SIZE = 8
@@ -18,6 +20,7 @@ MAX_STEP_TOKENS = 65_536
 
 _PLANNED_KV_DTYPES = ("int4", "float16", "fp8")
 _PLANNED_BACKENDS = ("cuda",)
+_PLANNED_SPECULATION = ("draft", "eagle", "medusa")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,10 @@ class EngineConfig:
         prefix_cache: reuse the blocks of equal prompt prefixes.
         max_num_seqs: sequences that may run at once (rows), at most 65,536.
         max_step_tokens: token budget of one step, over all sequences, at most 65,536.
+        scheduling: whose turn it is: "fcfs", first come first served, or "priority", the lower the sooner.
+        max_waiting: requests that may wait for a row; more are refused. None is no limit.
+        speculative: "ngram" guesses tokens from what a sequence said before and verifies several per step.
+        max_drafts: tokens guessed at once at most, 1 to 32.
         max_context: longest sequence in tokens, at least 2, or None for the model's own limit.
         threads: worker threads of the native kernels, or None for the cores this process may use.
         backend: which implementation of the operations runs the model.
@@ -50,6 +57,10 @@ class EngineConfig:
     prefix_cache: bool = True
     max_num_seqs: int = 64
     max_step_tokens: int = 512
+    scheduling: Scheduling = "fcfs"
+    max_waiting: int | None = None
+    speculative: Speculative | None = None
+    max_drafts: int = 8
     max_context: int | None = None
     threads: int | None = None
     backend: BackendName = "cpu"
@@ -58,7 +69,8 @@ class EngineConfig:
         object.__setattr__(self, "block_size", _normalise_block_size(self.block_size))
         self._check_int("max_num_seqs", most=MAX_NUM_SEQS)
         self._check_int("max_step_tokens", most=MAX_STEP_TOKENS)
-        for name in ("kv_memory_bytes", "max_context", "threads"):
+        self._check_int("max_drafts", most=32)
+        for name in ("kv_memory_bytes", "max_context", "threads", "max_waiting"):
             if getattr(self, name) is not None:
                 # A context holds a token of the prompt and a new one. What the machine and the model can
                 # do is not known here: both are checked where they are.
@@ -66,6 +78,9 @@ class EngineConfig:
         self._check_choice("kv_dtype", get_args(KVDtype), _PLANNED_KV_DTYPES)
         self._check_choice("activations", get_args(Activations), ())
         self._check_choice("backend", get_args(BackendName), _PLANNED_BACKENDS)
+        self._check_choice("scheduling", get_args(Scheduling), ())
+        if self.speculative is not None:
+            self._check_choice("speculative", get_args(Speculative), _PLANNED_SPECULATION)
         if not isinstance(self.prefix_cache, bool):
             raise InvalidConfig(f"prefix_cache={shown(self.prefix_cache)}: must be True or False")
 

@@ -43,6 +43,7 @@ class Request:
         priority: lower is more urgent, where the queue looks at it.
         turn: its place among all requests, fixed when it is queued.
         forks: sequences that begin as copies of this one, as soon as its prompt is computed.
+        beam_width: 0, or how many beams its search may have at once, this one among them.
         num_candidates: 0, or how many likely tokens a beam wants to see instead of one that is chosen.
         candidates: those tokens with their log-probabilities, when they have come and no token was taken yet.
         grammar: what allows its tokens, or None.
@@ -66,6 +67,7 @@ class Request:
     priority: int = 0
     turn: Turn = field(default=_FIRST_TURN)
     forks: "list[Request]" = field(default_factory=list)
+    beam_width: int = 0
     num_candidates: int = 0
     candidates: list[tuple[int, float]] | None = None
     grammar: Any = None

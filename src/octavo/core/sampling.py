@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from octavo.core.errors import InvalidRequest, NotYetSupported, shown
+from octavo.core.errors import InvalidRequest, shown
+from octavo.core.structured import StructuredOutput
 
 # Beyond these a value no longer means anything else; rows keep it as float32.
 MAX_TOP_K: Final = 2**31 - 1
@@ -17,13 +18,23 @@ MAX_LOGIT_BIAS: Final = 100.0
 MAX_LOGPROBS: Final = 20
 MAX_SAMPLES: Final = 64
 
-# Parameters that callers of similar engines pass, and the values that ask for nothing. Any other value is
-# refused by name until the feature behind it exists.
-_PLANNED: Final[dict[str, tuple[object, ...]]] = {
-    "guided_decoding": (None,),
-    "structured_outputs": (None,),
-    "use_beam_search": (False,),
-}
+MAX_BEAMS: Final = 32
+MAX_LENGTH_PENALTY: Final = 5.0
+
+# What changes or ends single sequences has no meaning for beams, which are compared by the model's own
+# log-probabilities. Each is refused by name where it asks for something.
+_NOT_WITH_BEAMS: Final = (
+    "stop",
+    "min_tokens",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "logprobs",
+    "structured_outputs",
+)
 
 BadWord = str | Sequence[int]
 
@@ -68,12 +79,19 @@ class SamplingParams:
         n: continuations to give, 1 to 64; continuation i draws its own random numbers from the seed.
         best_of: continuations to generate, of which the n likeliest are given; None is n. n to 64.
 
+        structured_outputs: the language that the output belongs to; or the fields of one as a mapping.
+
+        use_beam_search: search for the likeliest continuations instead of drawing them, with ``best_of``
+            beams (or n), at most 32; temperature, filters and seed have no meaning then.
+        length_penalty: a beam's score is its log-probability divided by its length to this power, -5 to 5.
+        early_stopping: True ends the search with as many finished beams; False when none that lives is better
+            than they are, at its length so far; "never" when none could become better.
+
     Numbers may be of any type that Python counts as integer or real, NumPy's scalars too; they become ``int``
-    and ``float``. The fields after these are known by name only: a value that asks for something is refused.
+    and ``float``.
 
     Raises:
         InvalidRequest: a value of the wrong type or out of range; names parameter, value and limit.
-        NotYetSupported: a parameter whose feature has not arrived.
     """
 
     max_tokens: int | None = 64
@@ -102,17 +120,13 @@ class SamplingParams:
     n: int = 1
     best_of: int | None = None
 
-    guided_decoding: object = None
-    structured_outputs: object = None
+    structured_outputs: StructuredOutput | Mapping[str, Any] | None = None
+
     use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
-        for name, neutral in _PLANNED.items():
-            value = getattr(self, name)
-            if not any(value is nothing for nothing in neutral):
-                raise NotYetSupported(
-                    f"sampling parameter {name}={shown(value)} is not supported yet; leave it out"
-                )
         self._check_int("max_tokens", "at least 1, or None", lambda v: v >= 1, optional=True)
         self._check_float("temperature", "from 0 to 1e6", lambda v: 0 <= v <= MAX_TEMPERATURE)
         self._check_int("top_k", "from 0 (off) to 2**31 - 1", lambda v: -1 <= v <= MAX_TOP_K)
@@ -143,6 +157,33 @@ class SamplingParams:
             self._set("allowed_token_ids", self._token_ids("allowed_token_ids", least=1))
         self._set("logit_bias", self._bias())
         self._set("bad_words", self._bad_words())
+        self._set("structured_outputs", self._structured())
+        self._check_beams()
+
+    def _structured(self) -> StructuredOutput | None:
+        given = self.structured_outputs
+        if isinstance(given, Mapping):
+            try:
+                return StructuredOutput(**given)
+            except TypeError:
+                names = ", ".join(sorted(str(name) for name in given))
+                self._check("structured_outputs", False, f"made of known fields; given: {names}")
+        ok = given is None or isinstance(given, StructuredOutput)
+        self._check("structured_outputs", ok, "a StructuredOutput, its fields as a mapping, or None")
+        return given if isinstance(given, StructuredOutput) else None
+
+    def _check_beams(self) -> None:
+        self._check("use_beam_search", isinstance(self.use_beam_search, bool), "True or False")
+        self._check_float("length_penalty", "from -5 to 5", lambda v: abs(v) <= MAX_LENGTH_PENALTY)
+        early = self.early_stopping
+        self._check("early_stopping", isinstance(early, bool) or early == "never", 'True, False or "never"')
+        if not self.use_beam_search:
+            return
+        name = "n" if self.best_of is None else "best_of"
+        self._check(name, self.num_samples <= MAX_BEAMS, f"at most {MAX_BEAMS} with use_beam_search")
+        for name in _NOT_WITH_BEAMS:
+            neutral = _NEUTRAL[name]
+            self._check(name, getattr(self, name) == neutral, "left out with use_beam_search")
 
     @property
     def greedy(self) -> bool:
@@ -253,3 +294,6 @@ def _as_float(value: Any) -> float:
         return float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
     except OverflowError:
         return math.inf
+
+
+_NEUTRAL: Final = {f.name: f.default for f in fields(SamplingParams)} | {"logit_bias": None}

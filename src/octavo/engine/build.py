@@ -1,5 +1,6 @@
 """From a model's name to a running engine: the one place that knows every part."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from octavo.core.errors import InvalidConfig
 from octavo.engine.batch_state import BatchState
 from octavo.engine.capacity import KVCapacity, plan_capacity, plan_layers
 from octavo.engine.engine import Engine, ModelLimits
+from octavo.engine.grammar import GrammarCompiler
 from octavo.engine.machine import available_memory
 from octavo.engine.progress import fetch_bar
 from octavo.engine.runner import Runner
@@ -17,6 +19,7 @@ from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.models.spec import DecoderSpec
 from octavo.paging.manager import KVManager
+from octavo.scheduling.drafting import NGramDrafter
 from octavo.scheduling.scheduler import Scheduler
 from octavo.storage.arena import Arena
 from octavo.storage.layout import KVLayout, StorageDtype
@@ -94,6 +97,12 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
             f"no memory for steps of max_step_tokens={config.max_step_tokens} tokens over "
             f"max_num_seqs={config.max_num_seqs} rows: lower them"
         ) from error
+    grammars = GrammarCompiler(
+        tokenizer,
+        vocab_size=spec.vocab_size,
+        end_token_ids=eos_token_ids,
+        num_threads=config.threads or len(os.sched_getaffinity(0)),
+    )
     kv = KVManager(
         num_blocks=capacity.num_frames,
         groups=plan.specs,
@@ -101,14 +110,22 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         namespace=f"{loaded.checkpoint.path}/{layout.name}/{config.activations}",
     )
     engine = Engine(
-        Scheduler(kv, max_num_seqs=config.max_num_seqs, max_step_tokens=config.max_step_tokens),
-        Runner(program, arena=arena, state=state),
+        Scheduler(
+            kv,
+            max_num_seqs=config.max_num_seqs,
+            max_step_tokens=config.max_step_tokens,
+            policy=config.scheduling,
+            max_waiting=config.max_waiting,
+            drafter=NGramDrafter(config.max_drafts) if config.speculative == "ngram" else None,
+        ),
+        Runner(program, arena=arena, state=state, grammars=grammars),
         limits=ModelLimits(
             vocab_size=spec.vocab_size,
             context_len=capacity.context_len,
             context_reason=capacity.context_reason,
             eos_token_ids=eos_token_ids,
         ),
+        grammars=grammars,
         make_detokenizer=lambda params: IncrementalDetokenizer(
             tokenizer, params.skip_special_tokens, continuation=True
         ),

@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from octavo.core.errors import EngineFailed, InvalidRequest, shown
-from octavo.core.request import Request
+from octavo.core.request import FinishReason, Request
 from octavo.core.sampling import SamplingParams
+from octavo.core.structured import StructuredOutput
+from octavo.engine.beam import BeamParams, BeamSearch
+from octavo.engine.beam_generation import BeamGeneration
 from octavo.engine.choice import Choice, Detokenizer
 from octavo.engine.generation import Generation
+from octavo.engine.grammar import GrammarCompiler, GrammarMatcher
 from octavo.engine.memory import MemoryReport
 from octavo.engine.runner import Runner
 from octavo.scheduling.scheduler import Scheduler
@@ -43,12 +47,14 @@ class Engine:
         *,
         limits: ModelLimits,
         make_detokenizer: Callable[[SamplingParams], Detokenizer],
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.limits = limits
         self.scheduler = scheduler
         self.runner = runner
         self._make_detokenizer = make_detokenizer
-        self._live: dict[Request, tuple[Generation, Choice]] = {}
+        self._grammars = grammars
+        self._live: dict[Request, Generation] = {}
         self._num_submitted = 0
         self._failure: BaseException | None = None
         self._lock = threading.RLock()  # held by whoever changes requests, for a step at most
@@ -93,29 +99,42 @@ class Engine:
         max_len = limits.context_len
         if params.max_tokens is not None:
             max_len = min(max_len, num_prompt + params.max_tokens)
-        eos = () if params.ignore_eos else limits.eos_token_ids
-        with self._lock:
-            first_id = self._num_submitted
-            self._num_submitted += params.num_samples
-        seed = secrets.randbits(64) if params.seed is None else params.seed
-        requests = [
-            Request(
-                request_id=first_id + index,
+        # A grammar says that an output is complete by allowing nothing but these.
+        ends = params.structured_outputs is not None or not params.ignore_eos
+        eos = limits.eos_token_ids if ends else ()
+        first = Request(
+            request_id=self._next_id(),
+            token_ids=list(token_ids),
+            prompt_len=num_prompt,
+            params=params,
+            max_len=max_len,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            stop_ids=frozenset((*eos, *(params.stop_token_ids or ()))),
+            salt=salt,
+            priority=priority,
+            grammar=self._compiled(params),
+        )
+        arrival_s = time.monotonic()
+        if params.use_beam_search:
+            return self._prepare_beams(first, prompt, arrival_s)
+        # The prompt is scored once.
+        sibling = replace(params, prompt_logprobs=None) if params.prompt_logprobs is not None else params
+        first.forks = [
+            replace(
+                first,
+                request_id=self._next_id(),
                 token_ids=list(token_ids),
-                prompt_len=num_prompt,
-                params=params if index == 0 else replace(params, prompt_logprobs=None),
-                max_len=max_len,
-                seed=seed,
+                params=sibling,
                 sample_index=index,
-                stop_ids=frozenset((*eos, *(params.stop_token_ids or ()))),
-                salt=salt,
-                priority=priority,
+                forks=[],
+                logprobs=[],
+                prompt_logprobs=[],
+                grammar=None if first.grammar is None else first.grammar.fork(),
             )
-            for index in range(params.num_samples)
+            for index in range(1, params.num_samples)
         ]
-        requests[0].forks = requests[1:]
-        choices = [Choice(request, self._make_detokenizer(params)) for request in requests]
-        return Generation(choices, prompt=prompt, arrival_s=time.monotonic())
+        choices = [self._make_choice(request) for request in (first, *first.forks)]
+        return Generation(choices, prompt=prompt, arrival_s=arrival_s)
 
     def submit(self, generation: Generation) -> None:
         """Queue a prepared request.
@@ -129,8 +148,8 @@ class Engine:
             self._check_alive()
             self._abort_dropped()
             self.scheduler.add(generation.request)
-            for choice in generation.choices:
-                self._live[choice.request] = generation, choice
+            for request in generation.requests:
+                self._live[request] = generation
 
     @property
     def has_work(self) -> bool:
@@ -159,16 +178,26 @@ class Engine:
                 raise EngineFailed(f"the engine failed in a step: {error!r}") from error
             now = time.monotonic()
             for request in advanced:
-                self._take_in(*self._live[request], now)
+                generation = self._live.get(request)
+                if generation is None:  # a beam that was dropped meanwhile
+                    continue
+                if isinstance(generation, BeamGeneration):
+                    self._advance_beams(generation, request, now)
+                else:
+                    self._take_in(generation, request, now)
             return plan.num_tokens
 
     def abort(self, generation: Generation) -> None:
         """End a request now; what it has so far is its output. Nothing happens if it is finished."""
         with self._lock:
-            for choice in reversed(generation.choices):  # forks before the one that they wait for
-                if choice.request in self._live:
-                    self.scheduler.finish(choice.request, "abort")
-                    self._close(generation, choice, time.monotonic())
+            if isinstance(generation, BeamGeneration):
+                if not generation.finished:
+                    self._end_search(generation, "abort", time.monotonic())
+                return
+            for request in reversed(generation.requests):  # forks before the one that they wait for
+                if request in self._live:
+                    self.scheduler.finish(request, "abort")
+                    self._close(generation, request, time.monotonic())
 
     def drop(self, generation: Generation) -> None:
         """Abort a request before anything else happens; safe in a finalizer, which may run inside a step."""
@@ -191,41 +220,137 @@ class Engine:
         while self._dropped:
             self.abort(self._dropped.popleft())
 
-    def _take_in(self, generation: Generation, choice: Choice, now_s: float) -> None:
-        request = choice.request
+    # One sequence of samples
+
+    def _take_in(self, generation: Generation, request: Request, now_s: float) -> None:
         try:
-            if generation.advance(choice, now_s) and request.finish_reason is None:
+            if generation.advance(request, now_s) and request.finish_reason is None:
                 self.scheduler.finish(request, "stop")
         except Exception as error:  # a fault in one request's text is that request's alone
             if request.finish_reason is None:
                 self.scheduler.finish(request, "error")
             self._blame(request, error)
         if request.finish_reason is not None:
-            self._close(generation, choice, now_s)
-        elif generation.on_change is not None:
-            generation.on_change()
+            self._close(generation, request, now_s)
+        else:
+            generation.notify()
 
-    def _close(self, generation: Generation, choice: Choice, now_s: float) -> None:
-        del self._live[choice.request]
+    def _close(self, generation: Generation, request: Request, now_s: float) -> None:
+        del self._live[request]
         try:
-            generation.finish(choice, now_s)
+            generation.finish(request, now_s)
         except Exception as error:
-            self._blame(choice.request, error)
-            choice.finished = True
-        if generation.on_change is not None:
-            generation.on_change()
+            self._blame(request, error)
+            generation.choice_of(request).finished = True
+        generation.notify()
 
     @staticmethod
     def _blame(request: Request, error: Exception) -> None:
         request.finish_reason = "error"
         request.error = f"its tokens could not be turned into text: {error!r}"
 
+    # Beams
+
+    def _prepare_beams(self, first: Request, prompt: str | None, arrival_s: float) -> BeamGeneration:
+        params = first.params
+        search = BeamSearch(
+            BeamParams(
+                width=params.num_samples,
+                length_penalty=params.length_penalty,
+                early_stopping=params.early_stopping,
+            ),
+            stop_ids=first.stop_ids,
+            max_tokens=first.max_len - first.prompt_len,
+        )
+        first.params = replace(params, temperature=0.0)  # nothing is drawn
+        first.beam_width = params.num_samples
+        first.num_candidates = min(search.num_candidates, self.limits.vocab_size)
+        return BeamGeneration(first, search, self._make_choice, prompt=prompt, arrival_s=arrival_s)
+
+    def _advance_beams(self, generation: BeamGeneration, request: Request, now_s: float) -> None:
+        """Let the search go on once the last of its beams has its candidates."""
+        if request.error is not None:
+            del self._live[request]
+            generation.beams.remove(request)
+            generation.request.error = request.error
+            self._end_search(generation, "error", now_s)
+            return
+        if not generation.is_ready:
+            return
+        step = generation.advance_search(now_s)
+        if step.is_done:
+            self._end_search(generation, "stop", now_s)
+            return
+        old = generation.beams
+        for index, beam in enumerate(old):  # those without a future first: their rows are free then
+            if index not in step.parents:
+                self._drop_beam(beam)
+        generation.beams = []
+        extended: list[tuple[Request, int]] = []
+        for parent, token_id in zip(step.parents, step.token_ids, strict=True):
+            beam = old[parent]
+            if all(beam is not other for other, _ in extended):
+                extended.append((beam, token_id))  # goes on as it is, after its forks
+                generation.beams.append(beam)
+            else:
+                generation.beams.append(self._fork_beam(beam, token_id, generation))
+        for beam, token_id in extended:
+            self.scheduler.extend(beam, token_id)
+
+    def _fork_beam(self, beam: Request, token_id: int, generation: BeamGeneration) -> Request:
+        request_id = self._next_id()
+        child = replace(
+            beam,
+            request_id=request_id,
+            token_ids=[*beam.token_ids, token_id],
+            turn=beam.turn._replace(part=request_id),
+            forks=[],
+            logprobs=[],
+            prompt_logprobs=[],
+        )
+        self._live[child] = generation
+        self.scheduler.fork(beam, child)
+        return child
+
+    def _drop_beam(self, beam: Request) -> None:
+        del self._live[beam]
+        self.scheduler.finish(beam, "abort")
+
+    def _end_search(self, generation: BeamGeneration, reason: FinishReason, now_s: float) -> None:
+        for beam in generation.beams:
+            self._drop_beam(beam)
+        generation.request.finish_reason = reason
+        generation.finish_search(now_s)
+        generation.notify()
+
+    # Failing
+
     def _fail_all(self, error: BaseException) -> None:
         self._failure = error
-        for generation, choice in list(self._live.values()):
-            choice.request.finish_reason = "error"
-            choice.request.error = f"the engine failed: {error!r}"
-            self._close(generation, choice, time.monotonic())
+        for request, generation in list(self._live.items()):
+            request.finish_reason = "error"
+            request.error = f"the engine failed: {error!r}"
+            if not isinstance(generation, BeamGeneration):
+                self._close(generation, request, time.monotonic())
+            elif not generation.finished:
+                generation.request.finish_reason, generation.request.error = "error", request.error
+                generation.finish_search(time.monotonic())
+                generation.notify()
+
+    def _next_id(self) -> int:
+        with self._lock:
+            self._num_submitted += 1
+            return self._num_submitted - 1
+
+    def _make_choice(self, request: Request) -> Choice:
+        return Choice(request, self._make_detokenizer(request.params))
+
+    def _compiled(self, params: SamplingParams) -> GrammarMatcher | None:
+        if not isinstance(params.structured_outputs, StructuredOutput):
+            return None
+        if self._grammars is None:
+            raise InvalidRequest("this model has no tokenizer for grammars", param="structured_outputs")
+        return self._grammars.compile(params.structured_outputs).result()
 
     def _check_alive(self) -> None:
         if self._failure is not None:

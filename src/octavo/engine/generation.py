@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from octavo.core.request import Request, RequestMetrics, RequestOutput
+from octavo.core.request import CompletionOutput, Request, RequestMetrics, RequestOutput
 from octavo.engine.choice import Choice
 
 
@@ -16,6 +16,7 @@ class Generation:
 
     def __init__(self, choices: Sequence[Choice], *, prompt: str | None, arrival_s: float) -> None:
         self.choices = list(choices)
+        self._choices = {choice.request: choice for choice in choices}
         self.on_change: Callable[[], None] | None = None
         self._prompt = prompt
         self._arrival_s = arrival_s
@@ -26,6 +27,11 @@ class Generation:
     def request(self) -> Request:
         """The first choice's sequence."""
         return self.choices[0].request
+
+    @property
+    def requests(self) -> list[Request]:
+        """The sequences of all choices."""
+        return [choice.request for choice in self.choices]
 
     @property
     def text(self) -> str:
@@ -42,16 +48,25 @@ class Generation:
         """Tokens generated so far, by all choices."""
         return sum(choice.request.num_output_tokens for choice in self.choices)
 
-    def advance(self, choice: Choice, now_s: float) -> bool:
-        """Take in a choice's new tokens. Returns whether its text reached a stop text."""
-        if self._first_token_s is None and choice.request.num_output_tokens:
-            self._first_token_s = now_s
-        return choice.advance()
+    def choice_of(self, request: Request) -> Choice:
+        """The choice that a sequence is for."""
+        return self._choices[request]
 
-    def finish(self, choice: Choice, now_s: float) -> None:
-        """Complete a choice's output; its request has a finish reason."""
+    def advance(self, request: Request, now_s: float) -> bool:
+        """Take in a sequence's new tokens. Returns whether its text reached a stop text."""
+        if self._first_token_s is None and request.num_output_tokens:
+            self._first_token_s = now_s
+        return self._choices[request].advance()
+
+    def finish(self, request: Request, now_s: float) -> None:
+        """Complete the output of a sequence, which has a finish reason."""
         self._finished_s = now_s
-        choice.finish()
+        self._choices[request].finish()
+
+    def notify(self) -> None:
+        """Tell whoever wants to know that there is something new."""
+        if self.on_change is not None:
+            self.on_change()
 
     def take_text(self) -> str:
         """The first choice's text that has come since the last call."""
@@ -64,19 +79,16 @@ class Generation:
             RuntimeError: a choice is not finished.
         """
         request, params = self.request, self.request.params
-        best = self.choices
-        if params.num_samples > params.n:  # of equally likely ones the first
-            best = sorted(best, key=lambda choice: -choice.mean_logprob)[: params.n]
         prompt_logprobs = None
         if params.prompt_logprobs is not None:
             described = self.choices[0].described
             prompt_logprobs = [None, *(described(entry) for entry in request.prompt_logprobs)]
-        errors = [c.request.error for c in self.choices if c.request.error is not None]
+        errors = [r.error for r in (request, *(c.request for c in self.choices)) if r.error is not None]
         return RequestOutput(
             request_id=request.request_id,
             prompt=self._prompt,
             prompt_token_ids=request.token_ids[: request.prompt_len],
-            outputs=[choice.output(index) for index, choice in enumerate(best)],
+            outputs=self._completions(),
             num_cached_tokens=request.num_cached_tokens,
             metrics=RequestMetrics(
                 self._arrival_s,
@@ -87,3 +99,9 @@ class Generation:
             error=errors[0] if errors else None,
             prompt_logprobs=prompt_logprobs,
         )
+
+    def _completions(self) -> list[CompletionOutput]:
+        params, best = self.request.params, self.choices
+        if params.num_samples > params.n:  # of equally likely ones the first
+            best = sorted(best, key=lambda choice: -choice.mean_logprob)[: params.n]
+        return [choice.output(index) for index, choice in enumerate(best)]

@@ -223,6 +223,11 @@ class GrammarCompiler:
         self._compilations: OrderedDict[StructuredOutput, _Compilation] = OrderedDict()
         self._pool = ThreadPoolExecutor(COMPILE_THREADS, thread_name_prefix="grammar")
 
+    @property
+    def num_words(self) -> int:
+        """W, the words of a mask."""
+        return -(-self._vocab_size // 32)
+
     def compile(self, structured: StructuredOutput) -> PendingGrammar:
         """Begin to compile, in another thread; equal requests share the work and its result. Never waits.
 

@@ -10,7 +10,15 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from octavo.core.config import Activations, BackendName, BlockSizes, EngineConfig, KVDtype
+from octavo.core.config import (
+    Activations,
+    BackendName,
+    BlockSizes,
+    EngineConfig,
+    KVDtype,
+    Scheduling,
+    Speculative,
+)
 from octavo.core.errors import InvalidConfig, InvalidRequest, NotYetSupported, OctavoError, shown
 from octavo.core.request import RequestOutput
 from octavo.core.sampling import SamplingParams
@@ -35,7 +43,6 @@ _PLANNED_OPTIONS: Final = frozenset(
         "tensor_parallel_size",
         "pipeline_parallel_size",
         "quantization",
-        "speculative",
         "speculative_config",
         "speculative_model",
         "num_speculative_tokens",
@@ -108,6 +115,10 @@ class LLM:
         max_num_seqs: requests that run at once; more wait their turn.
         max_step_tokens: tokens computed per step at most.
         max_context: longest sequence in tokens; None is the model's own limit, or what the pool holds.
+        scheduling: "fcfs" serves who comes first, "priority" who is most urgent.
+        speculative: "ngram" guesses tokens from what was said before and verifies several per step: the same
+            output, sooner where it repeats itself.
+        max_drafts: tokens guessed at once at most.
         threads: native worker threads; None is the cores this process may use.
         backend: "cpu", or "oracle", a slow float64 reference.
 
@@ -133,6 +144,9 @@ class LLM:
         max_num_seqs: int = 64,
         max_step_tokens: int = 512,
         max_context: int | None = None,
+        scheduling: Scheduling = "fcfs",
+        speculative: Speculative | None = None,
+        max_drafts: int = 8,
         threads: int | None = None,
         backend: BackendName = "cpu",
         **options: Any,
@@ -156,6 +170,9 @@ class LLM:
             max_num_seqs=max_num_seqs,
             max_step_tokens=max_step_tokens,
             max_context=max_context,
+            scheduling=scheduling,
+            speculative=speculative,
+            max_drafts=max_drafts,
             threads=threads,
             backend=backend,
         )

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from octavo.attention.plan import StepInputs
 from octavo.core.request import TokenLogprobs
 from octavo.engine.batch_state import BatchState
+from octavo.engine.grammar import GrammarCompiler
+from octavo.engine.grammar_masks import GrammarMasks
 from octavo.engine.sampling import sampler
 from octavo.engine.sampling.logprobs import likeliest, token_logprobs
 from octavo.scheduling.step import RowWork, StepPlan, StepResult
@@ -31,13 +33,22 @@ class Runner:
     Args:
         program: from a step's inputs to the logits of the tokens that want them, float32 [S, vocab].
         arena: where ``program`` keeps the KV that the block tables of ``state`` point into.
+        grammars: made the grammars that rows may have.
 
     Attributes:
         program: as given; a measurement may put itself in its place.
     """
 
-    def __init__(self, program: Program, *, arena: BlockStore, state: BatchState) -> None:
+    def __init__(
+        self,
+        program: Program,
+        *,
+        arena: BlockStore,
+        state: BatchState,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
         self.program = program
+        self._masks = None if grammars is None else GrammarMasks(grammars, state)
         self._arena = arena
         self._state = state
 
@@ -51,6 +62,7 @@ class Runner:
             return StepResult([])
         work = [(w.row, w.start, w.token_ids, w.num_logits) for w in plan.work]
         inputs = StepInputs.build(work, state.block_tables)
+        masks = self._masks.begin(plan.work) if state.grammars and self._masks is not None else None
         logits = self.program(inputs)
         if not len(inputs.logit_tokens):
             return StepResult([])
@@ -59,7 +71,12 @@ class Runner:
         if not len(rows):
             return StepResult([], prompt_logprobs=prompt_logprobs)
         drafts = _drafts(plan.work) if at is not None else None
-        chosen = sampler.sample(logits, rows, positions, state.sampling, sources=at, drafts=drafts)
+        allowed = None if masks is None else masks.result()
+        chosen = sampler.sample(
+            logits, rows, positions, state.sampling, sources=at, drafts=drafts, masks=allowed
+        )
+        if allowed and self._masks is not None:
+            self._masks.accept(rows.tolist(), chosen, drafts)
         candidates = {}
         if state.num_candidates:
             for i, row in enumerate(rows.tolist()):

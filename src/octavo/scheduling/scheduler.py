@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from octavo.core.config import Scheduling
 from octavo.core.errors import InvalidRequest, OutOfBlocks
 from octavo.core.request import FinishReason, Request, TokenLogprobs
 from octavo.paging.explain import PrefixExplanation
@@ -25,7 +26,7 @@ from octavo.scheduling.drafting import Drafter
 from octavo.scheduling.in_flight import InFlightPrefixes
 from octavo.scheduling.running import Running, RunningSet
 from octavo.scheduling.step import BlockUpdate, RowOpen, RowWork, StepPlan, StepResult
-from octavo.scheduling.waiting import Policy, WaitingQueue
+from octavo.scheduling.waiting import WaitingQueue
 
 # After so many preemptions a request comes back only when the pool can hold the most that it and everything
 # that runs may still grow to; from then on nothing preempts it.
@@ -94,7 +95,7 @@ class Scheduler:
         *,
         max_num_seqs: int,
         max_step_tokens: int,
-        policy: Policy = "fcfs",
+        policy: Scheduling = "fcfs",
         max_waiting: int | None = None,
         drafter: Drafter | None = None,
     ) -> None:
@@ -304,7 +305,7 @@ class Scheduler:
                 "ask for fewer tokens or give the engine more kv_memory",
                 param="max_tokens",
             )
-        width = request.num_candidates // 2
+        width = request.beam_width
         if width > 1:
             shared = sum(
                 request.prompt_len // spec.block_size * spec.num_tables
@@ -626,6 +627,8 @@ class Scheduler:
         self._running.remove(running)
         self._opened_rows = [opened for opened in self._opened_rows if opened.row != running.row]
         self._prefixes.stop(running.request)
+        if self._drafter is not None:
+            self._drafter.forget(running.request)
         self.kv.release_sequence(running.seq_id)
         self._closed_rows.append(running.row)
         self._blocked_at = -1
@@ -674,8 +677,6 @@ class Scheduler:
         request.num_drafts_accepted += num_right
         self._num_drafts += work.num_drafts
         self._num_drafts_accepted += num_right
-        if self._drafter is not None:
-            self._drafter.learn(request, work.num_drafts, num_right)
         if num_right < work.num_drafts:
             self.kv.truncate(running.seq_id, work.start + len(work.token_ids) - work.num_drafts + num_right)
 

@@ -7,12 +7,11 @@ Whoever waits that long overtakes newcomers that are one level more urgent, so n
 
 from bisect import insort
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final
 
+from octavo.core.config import Scheduling
 from octavo.core.errors import QueueFull
 from octavo.core.request import Request, Turn
-
-Policy = Literal["fcfs", "priority"]
 
 AGEING_STEPS: Final = 1000
 
@@ -24,7 +23,7 @@ class WaitingQueue:
         max_waiting: requests it holds at most, not counting those that come back; None is no limit.
     """
 
-    def __init__(self, policy: Policy, max_waiting: int | None) -> None:
+    def __init__(self, policy: Scheduling, max_waiting: int | None) -> None:
         self._policy = policy
         self._max_waiting = max_waiting
         self._requests: list[Request] = []

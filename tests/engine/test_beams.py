@@ -1,0 +1,135 @@
+"""Beam search through the real engine over a toy model, against a search without any cache."""
+
+import numpy as np
+import pytest
+from toy import EOS, VOCAB, ToyEngine, random_prompts, toy_logits, toy_value
+
+from octavo.core.errors import InvalidRequest
+from octavo.core.sampling import SamplingParams
+from octavo.engine.beam import BeamParams, BeamSearch
+
+
+def toy_logprobs(tokens: list[int]) -> np.ndarray:
+    layer: list[int] = []
+    for token in tokens:
+        layer.append(toy_value(np.array(layer, np.int64), token))
+    logits = toy_logits([layer[-1]])
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum(dtype=np.float64))
+
+
+def searched(prompt: list[int], *, width: int, max_tokens: int, stop_ids=(EOS,), **params) -> list:
+    search = BeamSearch(BeamParams(width=width, **params), stop_ids=stop_ids, max_tokens=max_tokens)
+    beams = [list(prompt)]
+    while search.num_live:
+        logprobs = np.stack([toy_logprobs(beam) for beam in beams]).astype(np.float32)
+        step = search.advance(np.tile(np.arange(VOCAB), (len(beams), 1)), logprobs)
+        beams = [[*beams[p], t] for p, t in zip(step.parents, step.token_ids, strict=True)]
+    return search.hypotheses
+
+
+def submit(toy: ToyEngine, prompt: list[int], **params):
+    generation = toy.engine.prepare(prompt, SamplingParams(use_beam_search=True, **params))
+    toy.engine.submit(generation)
+    return generation
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_equals_a_search_without_cache(width, ignore_eos):
+    for prompt in random_prompts(4, seed=width, longest=30):
+        toy = ToyEngine()
+        generation = submit(toy, prompt, n=width, max_tokens=12, ignore_eos=ignore_eos)
+        toy.run(generation)
+        right = searched(prompt, width=width, max_tokens=12, stop_ids=() if ignore_eos else (EOS,))
+        outputs = generation.output().outputs
+        assert [o.token_ids for o in outputs] == [h.token_ids for h in right]
+        assert [o.finish_reason for o in outputs] == [h.finish_reason for h in right]
+        assert [o.cumulative_logprob for o in outputs] == pytest.approx(
+            [h.cumulative_logprob for h in right], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 2.0])
+def test_settings_reach_the_search(early_stopping, length_penalty):
+    settings = {"early_stopping": early_stopping, "length_penalty": length_penalty}
+    prompt = [7, 3]
+    toy = ToyEngine()
+    generation = submit(toy, prompt, n=2, best_of=4, max_tokens=20, **settings)
+    toy.run(generation)
+    right = searched(prompt, width=4, max_tokens=20, **settings)[:2]
+    assert [o.token_ids for o in generation.output().outputs] == [h.token_ids for h in right]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 8])
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_more_beams_than_rows(rows, prefix_cache):
+    prompt = random_prompts(1, seed=3)[0]
+    toy = ToyEngine(max_num_seqs=rows, prefix_cache=prefix_cache)
+    generation = submit(toy, prompt, n=6, max_tokens=10)
+    toy.run(generation)
+    right = searched(prompt, width=6, max_tokens=10)
+    assert [o.token_ids for o in generation.output().outputs] == [h.token_ids for h in right]
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("budget", [2, 5, 64])
+def test_beams_in_company_in_a_small_pool(prefix_cache, budget):
+    prompts = random_prompts(6, seed=4, longest=20)
+    toy = ToyEngine(num_blocks=22, max_num_seqs=7, prefix_cache=prefix_cache, max_step_tokens=budget)
+    generations = [submit(toy, p, n=3, max_tokens=14) for p in prompts]
+    toy.run(*generations)
+    for prompt, generation in zip(prompts, generations, strict=True):
+        right = searched(prompt, width=3, max_tokens=14)
+        assert [o.token_ids for o in generation.output().outputs] == [h.token_ids for h in right]
+
+
+def test_no_prompt_is_computed_again():
+    toy = ToyEngine()
+    prompt = list(range(40))
+    generation = submit(toy, prompt, n=8, max_tokens=10, ignore_eos=True)
+    toy.run(generation)
+    assert sum(toy.model.step_sizes) == 40 + 9 * 8
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 5])
+def test_abort_leaves_nothing(num_steps):
+    toy = ToyEngine(max_num_seqs=3)
+    generation = submit(toy, [1, 2, 3], n=4, max_tokens=20)
+    other = submit(toy, [4, 5], n=2, max_tokens=5)
+    for _ in range(num_steps):
+        toy.step()
+    toy.engine.abort(generation)
+    assert generation.finished
+    assert {o.finish_reason for o in generation.output().outputs} == {"abort"}
+    toy.run(other)
+
+
+def test_unusable_logits_fail_that_search_alone():
+    def poison(inputs, logits):
+        if inputs.token_ids[0] == 9:
+            logits[0] = np.nan
+
+    toy = ToyEngine(hook=poison)
+    bad, good = submit(toy, [9], n=3, max_tokens=5), submit(toy, [4, 5], n=2, max_tokens=5)
+    toy.run(bad, good)
+    assert "no usable logits" in bad.output().error
+    right = searched([4, 5], width=2, max_tokens=5)
+    assert [o.token_ids for o in good.output().outputs] == [h.token_ids for h in right]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"n": 33}, "n=33: must be at most 32 with use_beam_search"),
+        ({"n": 2, "stop": ["x"]}, "stop=.*left out with use_beam_search"),
+        ({"n": 2, "logit_bias": {1: 2.0}}, "logit_bias=.*left out"),
+        ({"n": 2, "logprobs": 1}, "logprobs=1: must be left out"),
+        ({"n": 2, "length_penalty": 6}, "length_penalty=6: must be a number from -5 to 5"),
+        ({"n": 2, "early_stopping": "soon"}, "early_stopping='soon': must be True, False or \"never\""),
+    ],
+)
+def test_bad_parameters_are_refused(params, message):
+    with pytest.raises(InvalidRequest, match=message):
+        SamplingParams(use_beam_search=True, **params)
