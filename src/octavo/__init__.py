@@ -10,15 +10,27 @@ if TYPE_CHECKING:
     from octavo.core.errors import OctavoError
     from octavo.core.request import CompletionOutput, RequestOutput
     from octavo.core.sampling import SamplingParams
+    from octavo.core.structured import StructuredOutput
+    from octavo.engine.async_engine import AsyncEngine
     from octavo.engine.llm import LLM
 
-__all__ = ["LLM", "CompletionOutput", "OctavoError", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "CompletionOutput",
+    "OctavoError",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutput",
+]
 
 _HOMES = {
     "LLM": "octavo.engine.llm",
+    "AsyncEngine": "octavo.engine.async_engine",
     "CompletionOutput": "octavo.core.request",
     "RequestOutput": "octavo.core.request",
     "SamplingParams": "octavo.core.sampling",
+    "StructuredOutput": "octavo.core.structured",
     "OctavoError": "octavo.core.errors",
 }
 

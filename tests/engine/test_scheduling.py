@@ -190,7 +190,7 @@ def submit_urgent(toy: ToyEngine, prompt: list[int], priority: int, **params):
 
 
 def test_more_urgent_requests_go_first():
-    toy = ToyEngine(max_num_seqs=1, policy="priority")
+    toy = ToyEngine(max_num_seqs=1, scheduling="priority")
     generations = [
         submit_urgent(toy, [i, 1], priority, max_tokens=3) for i, priority in enumerate((2, 0, 1, 0))
     ]
@@ -213,7 +213,7 @@ def test_first_come_first_served_ignores_priority():
 @pytest.mark.parametrize("num_blocks", [9, 200])
 def test_an_urgent_request_takes_the_place_of_a_running_one(num_blocks):
     """There is one row too few, or the pool is full; who gave way resumes and loses nothing."""
-    toy = ToyEngine(num_blocks=num_blocks, max_num_seqs=1 if num_blocks == 200 else 4, policy="priority")
+    toy = ToyEngine(num_blocks=num_blocks, max_num_seqs=1 if num_blocks == 200 else 4, scheduling="priority")
     patient = submit_urgent(toy, random_prompt(30, seed=1), 5, max_tokens=30)
     for _ in range(5):
         toy.step()
@@ -229,7 +229,7 @@ def test_an_urgent_request_takes_the_place_of_a_running_one(num_blocks):
 
 
 def test_nobody_waits_for_ever():
-    toy = ToyEngine(max_num_seqs=1, policy="priority")
+    toy = ToyEngine(max_num_seqs=1, scheduling="priority")
     patient = submit_urgent(toy, [1], 1, max_tokens=2)
     submit_urgent(toy, [2], 0, max_tokens=2)
     num_steps = 0
@@ -358,7 +358,7 @@ def test_overload(*, seed, num_blocks, budget, rows, prefix_cache, policy, draft
         max_step_tokens=budget,
         max_num_seqs=rows,
         prefix_cache=prefix_cache,
-        policy=policy,
+        scheduling=policy,
         drafter=drafter,
     )
     waiting = [

@@ -9,6 +9,7 @@ too early gives other tokens.
 import codecs
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from octavo.engine.generation import Generation
 from octavo.engine.runner import Runner
 from octavo.engine.sampling.state import SamplingState
 from octavo.paging.groups import GroupSpec
-from octavo.paging.manager import KVManager
-from octavo.scheduling.scheduler import Scheduler
+from octavo.scheduling.drafting import Drafter
+from octavo.scheduling.recording import SchedulerSettings
 
 VOCAB = 61
 EOS = 60
@@ -155,19 +156,25 @@ class ToyEngine:
         context_len: int = 256,
         hook: Callable[[StepInputs, np.ndarray], None] | None = None,
         make_detokenizer: Callable[[], Detokenizer] = ToyDetokenizer,
+        drafter: Drafter | None = None,
+        record: Path | None = None,
         **scheduling: object,
     ) -> None:
         groups = groups or [GroupSpec(block_size)]
         sizes = [spec.block_size for spec in tables_of(groups)]
-        self.kv = KVManager(num_blocks=num_blocks, groups=groups, prefix_cache=prefix_cache, namespace="toy")
-        self.arena = ToyArena(num_blocks, max(sizes))
-        self.model = ToyModel(self.arena, groups, hook=hook)
-        self.scheduler = Scheduler(
-            self.kv,
+        self.scheduler = SchedulerSettings(
+            num_blocks=num_blocks,
+            groups=tuple(groups),
+            prefix_cache=prefix_cache,
             max_num_seqs=max_num_seqs,
             max_step_tokens=max_step_tokens,
             **scheduling,  # type: ignore[arg-type]
-        )
+        ).build(namespace="toy", record=record)
+        if drafter is not None:
+            self.scheduler._drafter = drafter
+        self.kv = self.scheduler.kv
+        self.arena = ToyArena(num_blocks, max(sizes))
+        self.model = ToyModel(self.arena, groups, hook=hook)
         state = BatchState(
             num_rows=max_num_seqs,
             table_block_sizes=sizes,

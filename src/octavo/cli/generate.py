@@ -43,6 +43,10 @@ def generate(
     min_p: options.MinP = 0.0,
     seed: options.Seed = None,
     stop: options.Stop = None,
+    n: options.NumSamples = 1,
+    beams: options.Beams = None,
+    json_schema: options.JsonSchema = None,
+    regex: options.Regex = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -58,6 +62,8 @@ def generate(
     max_num_seqs: options.MaxNumSeqs = 64,
     max_context: options.MaxContext = None,
     prefix_cache: options.PrefixCache = True,
+    speculative: options.Speculative = None,
+    record: options.Record = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why each prompt's cached prefix ended where it did.")
     ] = False,
@@ -73,7 +79,11 @@ def generate(
         "seed": seed,
         "stop": stop or (),
         "ignore_eos": ignore_eos,
+        "n": n,
+        "structured_outputs": options.parse_structured(json_schema, regex),
     }
+    if beams is not None:
+        common |= {"use_beam_search": True, "best_of": beams}
     jobs: list[tuple[str | list[int], SamplingParams]] = [
         (p, SamplingParams(**common)) for p in prompts or ()
     ]
@@ -93,6 +103,8 @@ def generate(
         max_num_seqs=max_num_seqs,
         max_context=max_context,
         prefix_cache=prefix_cache,
+        speculative=speculative,  # type: ignore[arg-type]
+        record=record,
     ) as llm:
         inputs = [_chat_prompt(llm, p) if chat and isinstance(p, str) else p for p, _ in jobs]
         start = time.monotonic()
@@ -159,6 +171,12 @@ def _as_dict(output: "RequestOutput") -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "num_cached_tokens": output.num_cached_tokens,
     }
+    if len(output.outputs) > 1:
+        result["outputs"] = [
+            {"text": o.text, "token_ids": o.token_ids, "finish_reason": o.finish_reason}
+            | ({} if o.cumulative_logprob is None else {"cumulative_logprob": o.cumulative_logprob})
+            for o in output.outputs
+        ]
     if output.error is not None:
         result["error"] = output.error
     return result
@@ -177,14 +195,16 @@ def _show(
 
     console = Console(highlight=False, soft_wrap=True)
     for prompt, output in zip(prompts, outputs, strict=True):
-        completion = output.outputs[0]
         shown = prompt if isinstance(prompt, str) else f"[{len(prompt)} token ids]"
-        console.print(
-            Text(visible(shown, sys.stdout), style="bold"),
-            Text(visible(completion.text, sys.stdout)),
-            sep="",
-        )
-        details = f"{len(completion.token_ids)} tokens, {completion.finish_reason}"
+        for completion in output.outputs:
+            console.print(
+                Text(visible(shown, sys.stdout), style="bold"),
+                Text(visible(completion.text, sys.stdout)),
+                sep="",
+            )
+        counts = " + ".join(str(len(c.token_ids)) for c in output.outputs)
+        reasons = ", ".join(dict.fromkeys(c.finish_reason for c in output.outputs))
+        details = f"{counts} tokens, {reasons}"
         if output.num_cached_tokens:
             details += f", {output.num_cached_tokens} prompt tokens from the cache"
         if explain:

@@ -1,11 +1,12 @@
 """Options that several commands share."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from octavo.core.config import BlockSizes
-from octavo.core.errors import InvalidConfig
+from octavo.core.errors import InvalidConfig, InvalidRequest
 
 DEFAULT_MODEL = "smollm2"
 
@@ -34,6 +35,21 @@ Temperature = Annotated[float, typer.Option(help="0 always takes the most likely
 TopK = Annotated[int, typer.Option(help="Sample among the k most likely tokens; 0 is off.")]
 TopP = Annotated[float, typer.Option(help="Sample among the most likely tokens of this total probability.")]
 MinP = Annotated[float, typer.Option(help="Drop tokens below this fraction of the most likely one.")]
+NumSamples = Annotated[int, typer.Option("--n", help="Continuations of each prompt, 1 to 64.")]
+Beams = Annotated[
+    int | None,
+    typer.Option(help="Search with so many beams, 1 to 32; gives the best --n."),
+]
+JsonSchema = Annotated[
+    str | None, typer.Option(help="JSON schema of the output, as text or as the name of a file.")
+]
+Regex = Annotated[str | None, typer.Option(help="Regular expression that the output matches.")]
+Speculative = Annotated[
+    str | None, typer.Option(help='"ngram" guesses tokens ahead from what was said before; same output.')
+]
+Record = Annotated[
+    Path | None, typer.Option(help="Write every decision of the scheduler here, for `octavo replay`.")
+]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
 Stop = Annotated[
     list[str] | None, typer.Option(help="Text that ends the answer; may be given several times.")
@@ -59,3 +75,22 @@ def parse_block_size(text: str) -> BlockSizes:
     if layers:
         raise InvalidConfig(f"block_size={text!r}: write one number, or for example 0-9=64,10-29=16")
     return sizes
+
+
+def parse_structured(json_schema: str | None, regex: str | None) -> dict[str, Any] | None:
+    """The fields of a ``StructuredOutput``, or None if nothing is asked for.
+
+    Raises:
+        InvalidRequest: the schema's file cannot be read.
+    """
+    given: dict[str, Any] = {}
+    if regex is not None:
+        given["regex"] = regex
+    if json_schema is not None:
+        given["json_schema"] = json_schema
+        if not json_schema.lstrip().startswith(("{", "true")):
+            try:
+                given["json_schema"] = Path(json_schema).read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise InvalidRequest(f"cannot read {json_schema}: {error}", param="json_schema") from error
+    return given or None

@@ -41,6 +41,7 @@ class EngineConfig:
         max_waiting: requests that may wait for a row; more are refused. None is no limit.
         speculative: "ngram" guesses tokens from what a sequence said before and verifies several per step.
         max_drafts: tokens guessed at once at most, 1 to 32.
+        record: file for every decision of the scheduler, or None.
         max_context: longest sequence in tokens, at least 2, or None for the model's own limit.
         threads: worker threads of the native kernels, or None for the cores this process may use.
         backend: which implementation of the operations runs the model.
@@ -61,6 +62,7 @@ class EngineConfig:
     max_waiting: int | None = None
     speculative: Speculative | None = None
     max_drafts: int = 8
+    record: str | None = None
     max_context: int | None = None
     threads: int | None = None
     backend: BackendName = "cpu"

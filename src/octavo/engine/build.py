@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from octavo.backends.base import Backend
@@ -18,9 +19,7 @@ from octavo.engine.sampling.state import SamplingState
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.models.spec import DecoderSpec
-from octavo.paging.manager import KVManager
-from octavo.scheduling.drafting import NGramDrafter
-from octavo.scheduling.scheduler import Scheduler
+from octavo.scheduling.recording import SchedulerSettings
 from octavo.storage.arena import Arena
 from octavo.storage.layout import KVLayout, StorageDtype
 from octavo.text.chat_template import ChatTemplate
@@ -103,21 +102,22 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         end_token_ids=eos_token_ids,
         num_threads=config.threads or len(os.sched_getaffinity(0)),
     )
-    kv = KVManager(
+    scheduler = SchedulerSettings(
         num_blocks=capacity.num_frames,
-        groups=plan.specs,
+        groups=tuple(plan.specs),
         prefix_cache=config.prefix_cache,
+        max_num_seqs=config.max_num_seqs,
+        max_step_tokens=config.max_step_tokens,
+        scheduling=config.scheduling,
+        max_waiting=config.max_waiting,
+        speculative=config.speculative,
+        max_drafts=config.max_drafts,
+    ).build(
         namespace=f"{loaded.checkpoint.path}/{layout.name}/{config.activations}",
+        record=None if config.record is None else Path(config.record),
     )
     engine = Engine(
-        Scheduler(
-            kv,
-            max_num_seqs=config.max_num_seqs,
-            max_step_tokens=config.max_step_tokens,
-            policy=config.scheduling,
-            max_waiting=config.max_waiting,
-            drafter=NGramDrafter(config.max_drafts) if config.speculative == "ngram" else None,
-        ),
+        scheduler,
         Runner(program, arena=arena, state=state, grammars=grammars),
         limits=ModelLimits(
             vocab_size=spec.vocab_size,

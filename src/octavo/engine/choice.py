@@ -35,6 +35,7 @@ class Choice:
         self._stops = StopChecker(tuple(params.stop or ()), include_stop=params.include_stop_str_in_output)
         self._num_seen = len(request.token_ids)
         self._num_taken = 0
+        self._num_visible = 0
 
     def advance(self) -> bool:
         """Take in the request's new tokens. Returns whether its text reached a stop text.
@@ -54,8 +55,9 @@ class Choice:
             if self._stops.stopped:
                 del request.token_ids[self._num_seen :]
                 del request.logprobs[self._num_seen - request.prompt_len :]
-                return True
-        return False
+                break
+        self._num_visible = request.num_output_tokens
+        return self._stops.stopped
 
     def finish(self) -> None:
         """Complete the output; the request has its finish reason.
@@ -66,6 +68,11 @@ class Choice:
         if self._stops.stopped and self.request.finish_reason == "length":
             self.request.finish_reason = "stop"
         self.finished = True  # last: another thread may be waiting for it
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens that will stay; more may be known that a stop text takes away again."""
+        return self._num_visible
 
     def take_text(self) -> str:
         """The text that has come since the last call."""

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from octavo.core.errors import EngineFailed, InvalidRequest, shown
 from octavo.core.request import FinishReason, Request
@@ -55,7 +56,7 @@ class Engine:
         self._make_detokenizer = make_detokenizer
         self._grammars = grammars
         self._live: dict[Request, Generation] = {}
-        self._num_submitted = 0
+        self._ids = count()
         self._failure: BaseException | None = None
         self._lock = threading.RLock()  # held by whoever changes requests, for a step at most
         self._dropped: deque[Generation] = deque()
@@ -199,6 +200,12 @@ class Engine:
                     self.scheduler.finish(request, "abort")
                     self._close(generation, request, time.monotonic())
 
+    def abort_all(self) -> None:
+        """End every request now."""
+        with self._lock:
+            for generation in list(self._live.values()):
+                self.abort(generation)
+
     def drop(self, generation: Generation) -> None:
         """Abort a request before anything else happens; safe in a finalizer, which may run inside a step."""
         if not generation.finished:
@@ -338,9 +345,7 @@ class Engine:
                 generation.notify()
 
     def _next_id(self) -> int:
-        with self._lock:
-            self._num_submitted += 1
-            return self._num_submitted - 1
+        return next(self._ids)  # without the lock, which a step holds for its whole time
 
     def _make_choice(self, request: Request) -> Choice:
         return Choice(request, self._make_detokenizer(request.params))

@@ -38,6 +38,8 @@ from octavo.text.tokenizer import Tokenizer
 Prompt = str | Sequence[int] | npt.NDArray[np.integer[Any]]
 Message = Mapping[str, Any]
 
+MAX_PRIORITY: Final = 1_000_000
+
 _PLANNED_OPTIONS: Final = frozenset(
     {
         "tensor_parallel_size",
@@ -119,6 +121,8 @@ class LLM:
         speculative: "ngram" guesses tokens from what was said before and verifies several per step: the same
             output, sooner where it repeats itself.
         max_drafts: tokens guessed at once at most.
+        record: a file to write every decision of the scheduler to, for ``octavo replay``; it says which
+            tokens are equal, not what they are.
         threads: native worker threads; None is the cores this process may use.
         backend: "cpu", or "oracle", a slow float64 reference.
 
@@ -147,6 +151,7 @@ class LLM:
         scheduling: Scheduling = "fcfs",
         speculative: Speculative | None = None,
         max_drafts: int = 8,
+        record: str | Path | None = None,
         threads: int | None = None,
         backend: BackendName = "cpu",
         **options: Any,
@@ -173,6 +178,7 @@ class LLM:
             scheduling=scheduling,
             speculative=speculative,
             max_drafts=max_drafts,
+            record=None if record is None else str(record),
             threads=threads,
             backend=backend,
         )
@@ -225,6 +231,8 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        cache_salt: str = "",
+        priority: int = 0,
         progress: bool = True,
         use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
@@ -233,6 +241,8 @@ class LLM:
         Args:
             prompts: a text, a list or NumPy array of token ids, or a list of those.
             sampling_params: one for all, or one per prompt; None is the default ``SamplingParams()``.
+            cache_salt: requests of different salts share nothing of the KV cache.
+            priority: lower is more urgent, with ``scheduling="priority"``.
             progress: show a progress bar, if standard error is a terminal.
             use_tqdm: another name for ``progress``.
 
@@ -247,7 +257,7 @@ class LLM:
         generations = []
         for position, (prompt, one) in enumerate(zip(items, params, strict=True)):
             with _naming_prompt(position):
-                generations.append(self._prepare(prompt, one))
+                generations.append(self.prepare(prompt, one, cache_salt=cache_salt, priority=priority))
         return self._run(generations, show_progress=progress if use_tqdm is None else use_tqdm)
 
     def chat(
@@ -279,13 +289,22 @@ class LLM:
                 )
         return self.generate(prompts, sampling_params, progress=progress, use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> TextStream:
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        cache_salt: str = "",
+        priority: int = 0,
+    ) -> TextStream:
         """Continue one prompt and hand out the text as it comes.
 
         Raises:
             InvalidRequest: at once, not at the first piece.
         """
-        generation = self._prepare(prompt, sampling_params or SamplingParams())
+        generation = self.prepare(
+            prompt, sampling_params or SamplingParams(), cache_salt=cache_salt, priority=priority
+        )
         self.engine.submit(generation)
         return TextStream(self, generation)
 
@@ -305,6 +324,8 @@ class LLM:
 
     def close(self) -> None:
         """Let go of the model and the KV pool. Closing twice is fine."""
+        if self._built is not None:
+            self._built.engine.scheduler.close()
         self._built = None
 
     def __enter__(self) -> "LLM":
@@ -321,17 +342,33 @@ class LLM:
             raise OctavoError("this LLM is closed")
         return self._built
 
-    def _prepare(self, prompt: Prompt, params: SamplingParams) -> Generation:
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams, *, cache_salt: str = "", priority: int = 0
+    ) -> Generation:
+        """Check a request and make it ready for ``engine.submit``.
+
+        Raises:
+            InvalidRequest: it can never be served; names the value and the limit.
+        """
+        if not isinstance(cache_salt, str):
+            raise InvalidRequest(f"cache_salt={shown(cache_salt)}: must be a text", param="cache_salt")
+        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
+            raise InvalidRequest(
+                f"priority={shown(priority)}: must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}",
+                param="priority",
+            )
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(
                 f"sampling_params must be SamplingParams, not {type(params).__name__}",
                 param="sampling_params",
             )
         if not isinstance(prompt, str):
-            return self.engine.prepare(_as_token_ids(prompt), params)
+            return self.engine.prepare(_as_token_ids(prompt), params, salt=cache_salt, priority=priority)
         if not prompt:
             raise InvalidRequest("the prompt is empty: give at least one character", param="prompt")
-        return self.engine.prepare(self.tokenizer.encode(prompt), params, prompt=prompt)
+        return self.engine.prepare(
+            self.tokenizer.encode(prompt), params, prompt=prompt, salt=cache_salt, priority=priority
+        )
 
     def _run(self, generations: list[Generation], *, show_progress: bool) -> list[RequestOutput]:
         try:

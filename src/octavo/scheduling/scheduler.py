@@ -284,6 +284,9 @@ class Scheduler:
             self._leave(running)
         return advanced
 
+    def close(self) -> None:
+        """Nothing more will come."""
+
     def check_invariants(self) -> None:
         """Raise BrokenInvariant if rows, requests and blocks do not add up. Slow."""
         self._running.check()

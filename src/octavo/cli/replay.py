@@ -1,0 +1,34 @@
+"""``octavo replay``: make the decisions of a recording again, without a model."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octavo.core.display import printable
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A recording, as `octavo generate --record` writes it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Re-run the scheduler and block manager on a recording, and compare every decision.
+
+    Exit status 1 if one comes out otherwise.
+    """
+    from octavo.scheduling.recording import replay as replay_file
+
+    report = replay_file(file)
+    if as_json:
+        print(json.dumps(asdict(report)))
+    else:
+        print(
+            f"{report.num_requests} requests, {report.num_steps} steps, {report.num_tokens} tokens computed, "
+            f"{report.num_preemptions} preemptions"
+        )
+        outcome = "every decision is the same" if report.difference is None else report.difference
+        print(printable(outcome))
+    if report.difference is not None:
+        raise typer.Exit(1)
