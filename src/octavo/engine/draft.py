@@ -47,10 +47,10 @@ class NGramDraft:
     ) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(f"need 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
-        if max_draft < 0 or max_history < 1 or not 0 < token_cost <= 1:
-            raise ValueError(
-                f"max_draft={max_draft}, max_history={max_history} or token_cost={token_cost}: too low"
-            )
+        if max_draft < 0 or max_history < 1:
+            raise ValueError(f"max_draft={max_draft} or max_history={max_history} is too low")
+        if not 0 < token_cost <= 1:
+            raise ValueError(f"token_cost={token_cost}: must be above 0 and at most 1")
         self._max_draft = max_draft
         self._token_cost = token_cost
         self._max_history = max_history
