@@ -166,6 +166,19 @@ def test_whatever_is_drawn_belongs_to_the_language(compiler, smollm2, name):
     assert name == "one choice" or len(texts) > 3
 
 
+def test_where_one_text_is_left_the_model_spells_it_as_it_does_in_prompts(compiler, smollm2):
+    for text in (
+        "no other words",
+        "unbelievable tokenization",
+        "internationalisation",
+        "xyzzyplugh",
+        "12345 eggs",
+    ):
+        tokens, _ = walk(make(compiler, StructuredOutput(choice=[text])), smollm2, np.random.default_rng(0))
+        usual = smollm2.encode(text, add_bos=False)
+        assert tokens[:-1] == usual
+
+
 def test_any_json(compiler, smollm2):
     for text in ('{"a": [1, -2.5e3, "ü\\n", {}, null]}', "[]", '"x"', "17", "true", '{\n    "a" : 1\n}'):
         matcher = make(compiler, StructuredOutput(json_schema=True))
