@@ -179,6 +179,33 @@ def test_of_equals_the_lower_beam_and_token_come_first():
     assert (step.parents, step.token_ids) == ([0, 0], [2, 8])
 
 
+def test_stop_tokens_leave_enough_to_go_on_with():
+    beams = BeamSearch(BeamParams(width=2), stop_ids=[0, 1, 2], max_tokens=5)
+    assert beams.num_candidates == 8
+    step = beams.advance(np.arange(8)[None], -np.arange(8, dtype=np.float32)[None])
+    assert step.token_ids == [3, 4]
+    assert [h.token_ids for h in beams.hypotheses] == [[0], [1]]
+
+
+def test_never_looks_at_the_length_that_favours_a_beam_most():
+    # A negative penalty favours short hypotheses: the next length, not the longest, is the one to beat.
+    params = BeamParams(width=2, length_penalty=-1.0, early_stopping="never")
+    beams = BeamSearch(params, stop_ids=[0], max_tokens=100)
+    beams.advance(np.array([[0, 1, 2]]), np.array([[-0.125, -2, -4]], np.float32))
+    step = beams.advance(np.array([[1, 0], [1, 3]]), np.array([[-0.5, -0.75], [-9, -9]], np.float32))
+    assert [h.score for h in beams.hypotheses] == [-0.125, -5.5]
+    assert not step.is_done  # -2.5 * 2 is better than -5.5
+    beams = BeamSearch(
+        BeamParams(width=1, length_penalty=1, early_stopping="never"), stop_ids=[0], max_tokens=4
+    )
+    step = beams.advance(np.array([[0, 1]]), np.array([[-1, -3]], np.float32))
+    assert not step.is_done  # -3 / 4 would be better than -1
+    beams = BeamSearch(
+        BeamParams(width=1, length_penalty=1, early_stopping=False), stop_ids=[0], max_tokens=4
+    )
+    assert beams.advance(np.array([[0, 1]]), np.array([[-1, -3]], np.float32)).is_done
+
+
 def test_wrong_arrays_are_refused():
     beams = BeamSearch(BeamParams(width=2), stop_ids=[0], max_tokens=5)
     for ids, logprobs in [

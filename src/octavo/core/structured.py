@@ -11,7 +11,7 @@ StructuredKind = Literal["json_schema", "regex", "choice", "grammar"]
 
 _KINDS: Final[tuple[StructuredKind, ...]] = ("json_schema", "regex", "choice", "grammar")
 
-# What a compiler is given at most; the largest of these take it a second or two.
+# What a compiler is given at most; the largest of these take it a few seconds.
 MAX_SCHEMA_CHARS: Final = 128 * 1024
 MAX_REGEX_CHARS: Final = 16 * 1024
 MAX_GRAMMAR_CHARS: Final = 128 * 1024

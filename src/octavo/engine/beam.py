@@ -1,8 +1,8 @@
 """Beam search: from the likely next tokens of each beam to the beams that go on.
 
 Owns the beams of one request as token sequences with scores; rows, blocks and logits are others' business.
-The semantics are those of transformers' ``generate(num_beams=...)``, in float32 as there, so that scores
-agree to the last bit.
+The semantics are those of transformers' ``generate(num_beams=...)``, in float32 as there, so that scores are
+equal to the last bit.
 
 Legend: B live beams, K candidates for each.
 """

@@ -43,25 +43,28 @@ class NGramDraft:
         max_ngram: int = 4,
         max_draft: int = 8,
         token_cost: float = 0.25,
-        max_history: int = 16384,
+        max_history: int = 8192,
     ) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(f"need 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
-        if max_draft < 0 or max_history < 1 or not 0 < token_cost <= 1:
-            raise ValueError(
-                f"max_draft={max_draft}, max_history={max_history} or token_cost={token_cost}: too low"
-            )
-        self._min_ngram = min_ngram
+        if max_draft < 0 or max_history < 1:
+            raise ValueError(f"max_draft={max_draft} or max_history={max_history} is too low")
+        if not 0 < token_cost <= 1:
+            raise ValueError(f"token_cost={token_cost}: must be above 0 and at most 1")
         self._max_draft = max_draft
         self._token_cost = token_cost
         self._max_history = max_history
-        num_lengths = max_ngram - min_ngram + 1
+        self._lengths = range(min_ngram, max_ngram + 1)
+        self._masks = [(1 << _TOKEN_BITS * n) - 1 for n in self._lengths]
+        num_lengths = len(self._lengths)
         self._tokens = array("i")
         self._rates = [_FIRST_RATE] * num_lengths
         # By length of n-gram: where each n-gram last ended, and for each position, where the n-gram that ends
         # there ended before. The second finds matches without a look-up, and takes back the first.
         self._latest: list[dict[int, int]] = [{} for _ in range(num_lengths)]
         self._earlier = [array("i") for _ in range(num_lengths)]
+        self._columns = list(zip(self._lengths, self._masks, self._latest, self._earlier, strict=True))
+        self._last_key = 0  # the longest n-gram at the end
         # For each position: the length whose rate its token changed, or -1, and that rate before.
         self._tried = array("b")
         self._rate_before = array("d")
@@ -72,18 +75,30 @@ class NGramDraft:
     def extend(self, token_ids: Iterable[int], *, generated: bool = True) -> None:
         """Take in the sequence's next tokens. Those of a prompt (``generated=False``) count as no trials."""
         tokens, rates = self._tokens, self._rates
+        last_key = self._last_key
         for token in token_ids:
             match = self._match() if generated else None
             if match is None:
                 self._tried.append(-1)
                 self._rate_before.append(0.0)
             else:
-                length, end = match
-                self._tried.append(length)
-                self._rate_before.append(rates[length])
-                rates[length] += ((tokens[end + 1] == token) - rates[length]) * _LEARNING_RATE
+                i, end = match
+                self._tried.append(i)
+                self._rate_before.append(rates[i])
+                rates[i] += ((tokens[end + 1] == token) - rates[i]) * _LEARNING_RATE
+            position = len(tokens)
             tokens.append(token)
-            self._index(len(tokens) - 1)
+            if position >= self._max_history:
+                self._forget(position - self._max_history)
+            last_key = (last_key << _TOKEN_BITS | token) & self._masks[-1]
+            for length, mask, latest, earlier in self._columns:
+                if position + 1 < length:
+                    earlier.append(-1)
+                else:
+                    key = last_key & mask
+                    earlier.append(latest.get(key, -1))
+                    latest[key] = position
+        self._last_key = last_key
 
     def propose(self, max_len: int | None = None) -> list[int]:
         """The tokens that may follow: at most ``max_draft`` and ``max_len``, none if they would not pay.
@@ -117,7 +132,7 @@ class NGramDraft:
                 earlier = self._earlier[i][position]
                 if self._latest[i].get(key) == position:
                     del self._latest[i][key]
-                    if earlier >= max(oldest, 0):
+                    if earlier >= 0:
                         self._latest[i][key] = earlier
             if self._tried[position] >= 0:
                 self._rates[self._tried[position]] = self._rate_before[position]
@@ -127,6 +142,7 @@ class NGramDraft:
         for column in (self._tokens, self._tried, *self._earlier):
             del column[length:]
         del self._rate_before[length:]
+        self._last_key = self._key(length - 1)
 
     def _match(self) -> tuple[int, int] | None:
         """Index of the longest length at which the sequence's end occurred before, and where that ended."""
@@ -135,26 +151,19 @@ class NGramDraft:
                 return i, self._earlier[i][-1]
         return None
 
-    def _index(self, position: int) -> None:
-        oldest = position - self._max_history
-        if oldest >= 0:
-            for i, key in enumerate(self._keys(oldest)):
-                if self._latest[i].get(key) == oldest:
-                    del self._latest[i][key]
-        keys = self._keys(position)
-        for i, earlier in enumerate(self._earlier):
-            if i < len(keys):
-                earlier.append(self._latest[i].get(keys[i], -1))
-                self._latest[i][keys[i]] = position
-            else:
-                earlier.append(-1)  # the sequence is shorter than this n-gram
+    def _forget(self, position: int) -> None:
+        for latest, key in zip(self._latest, self._keys(position), strict=False):
+            if latest.get(key) == position:
+                del latest[key]
 
     def _keys(self, position: int) -> list[int]:
-        """The n-grams that end at ``position``, shortest first, each as one number."""
-        tokens, shortest = self._tokens, self._min_ngram
-        keys, key = [], 0
-        for n in range(1, min(shortest + len(self._latest), position + 2)):
-            key = key << _TOKEN_BITS | tokens[position - n + 1]
-            if n >= shortest:
-                keys.append(key)
-        return keys
+        """The n-grams that end at ``position``, shortest first, each as one number: its last token lowest."""
+        key = self._key(position)
+        return [key & mask for n, mask in zip(self._lengths, self._masks, strict=True) if n <= position + 1]
+
+    def _key(self, position: int) -> int:
+        """The longest n-gram that ends at ``position``, or what there is of it."""
+        key = 0
+        for token in self._tokens[max(position + 1 - self._lengths[-1], 0) : position + 1]:
+            key = key << _TOKEN_BITS | token
+        return key
