@@ -60,7 +60,9 @@ from octavo.core.units import format_bytes, parse_bytes
         ({"logit_bias": {5: 101}}, "logit_bias={5: 101}: must be a mapping from token ids"),
         ({"logit_bias": {5: float("nan")}}, "to numbers from -100 to 100"),
         ({"logit_bias": {-1: 1}}, "logit_bias={-1: 1}: must be a mapping from token ids, each 0 or more"),
-        ({"logit_bias": {"5": 1}}, "logit_bias={'5': 1}"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias={'-5': 1}"),
+        ({"logit_bias": {"": 1}}, "logit_bias={'': 1}"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias={'9999"),
         ({"logit_bias": {5: "1"}}, "logit_bias={5: '1'}"),
         ({"logit_bias": {5: 10**400}}, "logit_bias={5: 1000"),
         ({"logit_bias": [(5, 1)]}, "logit_bias=[(5, 1)]"),
@@ -129,6 +131,7 @@ def test_limits_are_allowed():
     SamplingParams(n=64, best_of=64, temperature=0, logprobs=20, prompt_logprobs=0, min_tokens=64)
     SamplingParams(frequency_penalty=-2, presence_penalty=2, repetition_penalty=1e6, typical_p=1)
     SamplingParams(logit_bias={0: -100, 1: 100}, min_tokens=10**6, max_tokens=None)
+    assert SamplingParams(logit_bias={"7": 1, "08": -1.5}).logit_bias == {7: 1.0, 8: -1.5}  # as in JSON
 
 
 def test_numpy_scalars_become_numbers():

@@ -159,6 +159,12 @@ def _as_dict(output: "RequestOutput") -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "num_cached_tokens": output.num_cached_tokens,
     }
+    if completion.logprobs is not None:
+        result["cumulative_logprob"] = completion.cumulative_logprob
+        result["logprobs"] = [
+            {token_id: dataclasses.asdict(found) for token_id, found in entry.items()}
+            for entry in completion.logprobs
+        ]
     if output.error is not None:
         result["error"] = output.error
     return result
