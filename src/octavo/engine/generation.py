@@ -1,5 +1,6 @@
 """One request's output as it grows: tokens to text, stop texts, times."""
 
+import math
 from typing import Protocol
 
 from octavo.core.request import (
@@ -93,7 +94,7 @@ class Generation:
         logprobs, cumulative, prompt_logprobs = None, None, None
         if request.params.logprobs is not None:
             logprobs = [self._logprobs(entry) for entry in request.logprobs]
-            cumulative = sum(entry[0][1] for entry in request.logprobs)
+            cumulative = math.fsum(entry[0][1] for entry in request.logprobs)
         if request.params.prompt_logprobs is not None:
             prompt_logprobs = [None, *(self._logprobs(entry) for entry in request.prompt_logprobs)]
         completion = CompletionOutput(
