@@ -104,9 +104,12 @@ def test_generate_as_chat(run, model):
         ('{"prompt": "a", "max_token": 5}', "line 2: unknown parameter 'max_token'"),
         ('{"prompt": "a", "max_tokens": 0}', "line 2: max_tokens=0: must be an integer, at least 1"),
         ("[" * 100_000, "line 2: not JSON"),
-        ('{"prompt": "a", "n": true}', "line 2: sampling parameter n=True is not supported yet"),
+        ('{"prompt": "a", "n": true}', "line 2: n=True: must be an integer, from 1 to 64"),
         ('{"prompt": "a", "temperature": 1' + "0" * 400 + "}", "line 2: temperature=1000"),
-        ('{"prompt": "a", "n": 2}', "line 2: sampling parameter n=2 is not supported yet"),
+        (
+            '{"prompt": "a", "use_beam_search": true}',
+            "line 2: sampling parameter use_beam_search=True is not supported yet",
+        ),
     ],
 )
 def test_a_bad_line_is_named(run, tmp_path, line, message):
@@ -246,6 +249,21 @@ def test_ctrl_c_stops_the_answer_not_the_chat(smollm2_path, monkeypatch, capsys,
     assert "Paris" in out
     roles = [message["role"] for message in conversation.messages]
     assert roles == ["user", "assistant"] * 2
+
+
+def test_log_probabilities_of_a_line_are_printed(run, model, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    line = {"prompt": "The capital of France is", "max_tokens": 3, "logprobs": 2, "logit_bias": {"7042": 100}}
+    file.write_text(json.dumps({**line, "temperature": 0}) + "\n")
+    status, out, _ = run("generate", "--file", file, "--json", *model)
+    assert status == 0
+    found = json.loads(out)
+    assert found["token_ids"] == [7042] * 3
+    entries = [entry["7042"] for entry in found["logprobs"]]
+    assert found["cumulative_logprob"] == pytest.approx(sum(entry["logprob"] for entry in entries))
+    assert {entry["decoded_token"] for entry in entries} == {" Paris"}
+    assert entries[0]["rank"] == 1
+    assert [len(entry) for entry in found["logprobs"]] == [2 + (entry["rank"] > 2) for entry in entries]
 
 
 def test_a_failed_prompt_gives_status_1_and_the_others_their_text(run, model, monkeypatch):

@@ -229,6 +229,11 @@ def test_context_end(smollm2_path):
         (["a"], {"temperature": 0}, "one per prompt"),
         (["a"], [{"temperature": 0}], "prompt 0: sampling_params must be SamplingParams, not dict"),
         (["a"], SamplingParams(stop_token_ids=[60000]), "stop_token_ids: token id 60000"),
+        (
+            ["a"],
+            SamplingParams(logit_bias={49152: 1}),
+            "logit_bias: token id 49152 is outside the vocabulary",
+        ),
     ],
 )
 def test_bad_requests_are_refused_before_anything_runs(llm, prompts, params, message):
@@ -345,6 +350,44 @@ def test_capacity_counts_true_bytes(smollm2_path):
             per_token = 2 * width * llm.spec.num_layers * llm.spec.num_kv_heads * llm.spec.head_dim
             assert llm.capacity.block_bytes == 16 * per_token
             assert llm.capacity.num_frames == math.floor((32 << 20) / (16 * per_token))
+
+
+def test_bad_words_hold_in_every_spelling(llm):
+    prompt = "The capital of France is"
+    params = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    free = llm.generate(prompt, SamplingParams(**params))[0].outputs[0].text
+    assert "Paris" in free
+    for words in (["Paris"], [" Paris"], ["aris", "the"]):
+        text = llm.generate(prompt, SamplingParams(**params, bad_words=words))[0].outputs[0].text
+        assert not any(word in text for word in words)
+
+
+def test_log_probabilities_are_those_of_the_model(llm):
+    """The likeliest tokens are what greedy requests choose, one by one, when the better ones are banned."""
+    ids = llm.tokenizer.encode("Once upon a")
+    params = {"max_tokens": 1, "temperature": 0}
+    entry = llm.generate(ids, SamplingParams(**params, logprobs=5))[0].outputs[0].logprobs[0]
+    assert [found.rank for found in entry.values()] == [1, 2, 3, 4, 5]
+    logprobs = [found.logprob for found in entry.values()]
+    assert logprobs == sorted(logprobs, reverse=True)
+    banned: list[int] = []
+    for token_id, found in entry.items():
+        settings = SamplingParams(**params, bad_words=[[b] for b in banned], logprobs=0)
+        completion = llm.generate(ids, settings)[0].outputs[0]
+        assert completion.token_ids == [token_id]
+        assert completion.logprobs == [{token_id: found}]
+        assert found.decoded_token == llm.tokenizer.decode([token_id], skip_special=False, continuation=True)
+        banned.append(token_id)
+
+
+def test_special_tokens_are_text_if_asked_for(llm):
+    end = llm.engine.limits.eos_token_ids[0]
+    settings = {"max_tokens": 2, "temperature": 0, "ignore_eos": True, "allowed_token_ids": [end]}
+    shown = llm.tokenizer.token_bytes(end).decode()
+    for skip, expected in ((True, ""), (False, shown * 2)):
+        output = llm.generate("Hi", SamplingParams(**settings, skip_special_tokens=skip))[0]
+        assert output.outputs[0].token_ids == [end, end]
+        assert output.outputs[0].text == expected
 
 
 def test_stream_of_a_failing_request_says_so(llm, monkeypatch):

@@ -45,7 +45,57 @@ from octavo.core.units import format_bytes, parse_bytes
         ({"stop_token_ids": 3}, "stop_token_ids=3"),
         ({"stop_token_ids": [True]}, "stop_token_ids=[True]"),
         ({"stop_token_ids": b"abc"}, "stop_token_ids=b'abc'"),
-        ({"ignore_eos": 1}, "ignore_eos=1"),
+        ({"ignore_eos": 1}, "ignore_eos=1: must be True or False"),
+        ({"skip_special_tokens": None}, "skip_special_tokens=None: must be True or False"),
+        ({"include_stop_str_in_output": "yes"}, "include_stop_str_in_output='yes': must be True or False"),
+        ({"typical_p": 0}, "typical_p=0: must be a number above 0 and at most 1"),
+        ({"typical_p": 1.5}, "typical_p=1.5"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0: must be a number above 0 and at most 1e6"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty=-1.0"),
+        ({"repetition_penalty": 1e7}, "repetition_penalty=10000000.0"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty=2.1: must be a number from -2 to 2"),
+        ({"frequency_penalty": None}, "frequency_penalty=None"),
+        ({"presence_penalty": -2.01}, "presence_penalty=-2.01: must be a number from -2 to 2"),
+        ({"presence_penalty": float("nan")}, "presence_penalty=nan"),
+        ({"logit_bias": {5: 101}}, "logit_bias={5: 101}: must be a mapping from token ids"),
+        ({"logit_bias": {5: float("nan")}}, "to numbers from -100 to 100"),
+        ({"logit_bias": {-1: 1}}, "logit_bias={-1: 1}: must be a mapping from token ids, each 0 or more"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias={'-5': 1}"),
+        ({"logit_bias": {"": 1}}, "logit_bias={'': 1}"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias={'9999"),
+        ({"logit_bias": {5: "1"}}, "logit_bias={5: '1'}"),
+        ({"logit_bias": {5: 10**400}}, "logit_bias={5: 1000"),
+        ({"logit_bias": [(5, 1)]}, "logit_bias=[(5, 1)]"),
+        ({"logit_bias": np.array([1.0, 2.0])}, "logit_bias=array"),
+        ({"bad_words": [""]}, "bad_words=['']: must be a list of texts and lists of token ids, none of them"),
+        ({"bad_words": ""}, "bad_words=''"),
+        ({"bad_words": [[]]}, "bad_words=[[]]"),
+        ({"bad_words": [5]}, "bad_words=[5]"),
+        ({"bad_words": [[-1]]}, "bad_words=[[-1]]"),
+        ({"bad_words": [b"x"]}, "bad_words=[b'x']"),
+        ({"bad_words": 7}, "bad_words=7"),
+        ({"bad_words": np.array([])}, "bad_words=array"),
+        ({"allowed_token_ids": []}, "allowed_token_ids=[]: must be a list of one or more token ids, each 0"),
+        ({"allowed_token_ids": [1, -1]}, "allowed_token_ids=[1, -1]"),
+        ({"allowed_token_ids": [1.0]}, "allowed_token_ids=[1.0]"),
+        ({"allowed_token_ids": 3}, "allowed_token_ids=3"),
+        ({"min_tokens": -1}, "min_tokens=-1: must be an integer, at least 0"),
+        ({"min_tokens": False}, "min_tokens=False"),
+        ({"min_tokens": 65}, "min_tokens=65: must be at most max_tokens=64"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens=6: must be at most max_tokens=5"),
+        ({"logprobs": -1}, "logprobs=-1: must be an integer, from 0 to 20, or None"),
+        ({"logprobs": 21}, "logprobs=21: must be an integer, from 0 to 20, or None"),
+        ({"logprobs": True}, "logprobs=True"),
+        ({"logprobs": 10**5000}, "logprobs=<int>"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs=21: must be an integer, from 0 to 20, or None"),
+        ({"prompt_logprobs": 1.0}, "prompt_logprobs=1.0"),
+        ({"n": 0}, "n=0: must be an integer, from 1 to 64"),
+        ({"n": 65}, "n=65"),
+        ({"n": True}, "n=True"),
+        ({"n": np.array([1, 1])}, "n=array"),
+        ({"best_of": 0}, "best_of=0: must be an integer, from n=1 to 64, or None"),
+        ({"best_of": 2, "n": 3}, "best_of=2: must be an integer, from n=3 to 64, or None"),
+        ({"best_of": 65}, "best_of=65"),
     ],
 )
 def test_bad_sampling_parameters_are_named(settings, message):
@@ -58,27 +108,11 @@ def test_bad_sampling_parameters_are_named(settings, message):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"n": 2},
-        {"n": True},
-        {"n": np.array([1, 1])},
-        {"min_tokens": False},
-        {"use_beam_search": 0},
-        {"logit_bias": np.array([1.0, 2.0])},
-        {"bad_words": np.array([])},
-        {"logprobs": 10**5000},
-        {"best_of": 4},
-        {"logprobs": 0},
-        {"prompt_logprobs": 1},
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": -0.5},
-        {"repetition_penalty": 1.1},
-        {"logit_bias": {5: 1.0}},
         {"guided_decoding": {"regex": "a+"}},
         {"structured_outputs": object()},
         {"use_beam_search": True},
-        {"min_tokens": 1},
-        {"bad_words": ["x"]},
-        {"allowed_token_ids": [1]},
+        {"use_beam_search": 0},
+        {"guided_decoding": np.array([1.0, 2.0])},
     ],
 )
 def test_planned_parameters_are_refused_by_name(settings):
@@ -86,9 +120,18 @@ def test_planned_parameters_are_refused_by_name(settings):
         SamplingParams(**settings)
 
 
-def test_planned_parameters_that_ask_for_nothing_pass():
-    params = SamplingParams(n=1, best_of=None, logprobs=None, presence_penalty=0.0, repetition_penalty=1.0)
+def test_parameters_that_ask_for_nothing_equal_none():
+    params = SamplingParams(n=1, best_of=None, logprobs=None, guided_decoding=None, use_beam_search=False)
+    assert params == SamplingParams(bad_words=None, stop=None, stop_token_ids=None, logit_bias=None)
     assert params == SamplingParams()
+    assert hash(SamplingParams(logit_bias={1: 2.0})) == hash(SamplingParams(logit_bias={1: 2}))
+
+
+def test_limits_are_allowed():
+    SamplingParams(n=64, best_of=64, temperature=0, logprobs=20, prompt_logprobs=0, min_tokens=64)
+    SamplingParams(frequency_penalty=-2, presence_penalty=2, repetition_penalty=1e6, typical_p=1)
+    SamplingParams(logit_bias={0: -100, 1: 100}, min_tokens=10**6, max_tokens=None)
+    assert SamplingParams(logit_bias={"7": 1, "08": -1.5}).logit_bias == {7: 1.0, 8: -1.5}  # as in JSON
 
 
 def test_numpy_scalars_become_numbers():
@@ -99,10 +142,28 @@ def test_numpy_scalars_become_numbers():
         seed=np.uint64(2**64 - 1),
         stop_token_ids=[np.int16(3)],
         n=np.int64(1),
+        logit_bias={np.int64(4): np.float32(0.5)},
+        bad_words=["x", [np.int32(6)]],
+        allowed_token_ids=(np.uint8(9),),
+        logprobs=np.int8(0),
     )
     assert params == SamplingParams(
-        max_tokens=5, temperature=0.5, top_k=7, seed=2**64 - 1, stop_token_ids=[3]
+        max_tokens=5,
+        temperature=0.5,
+        top_k=7,
+        seed=2**64 - 1,
+        stop_token_ids=[3],
+        logit_bias={4: 0.5},
+        bad_words=("x", (6,)),
+        allowed_token_ids=[9],
+        logprobs=0,
     )
+    assert params.token_ids_by_name() == {
+        "stop_token_ids": (3,),
+        "allowed_token_ids": (9,),
+        "logit_bias": (4,),
+        "bad_words": (6,),
+    }
     values = (params.max_tokens, params.temperature, params.top_k, params.seed, params.stop_token_ids[0])
     assert [type(v) for v in values] == [int, float, int, int, int]
 

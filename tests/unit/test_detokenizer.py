@@ -174,3 +174,11 @@ def test_leading_space_of_sentencepiece():
     assert stream(tokenizer, [space_byte, space_a]) == (["", " a"], "")
     assert stream(tokenizer, [space_a], continuation=True) == ([" a"], "")
     assert stream(tokenizer, [bos, space_a], skip_special=False) == (["<s>", " a"], "")
+
+
+def test_one_tokens_text_stands_alone(tokenizer):
+    detokenizer = IncrementalDetokenizer(tokenizer, continuation=True)
+    for token_id in range(-1, tokenizer.vocab_size + 2):
+        text = detokenizer.token_text(token_id)
+        assert text == tokenizer.token_bytes(token_id).decode(errors="replace")
+    assert detokenizer.push(tokenizer.encode("a")[-1]) in ("a", " a")  # asking has changed nothing

@@ -127,10 +127,11 @@ def test_penalties_follow_the_tokens_as_they_are_chosen():
 
 
 @pytest.mark.parametrize(("num_output", "chosen"), [(0, 7), (1, 7), (2, 7), (3, 9), (4, 9)])
-def test_min_tokens_holds_the_end_back_until_they_are_there(num_output, chosen):
+@pytest.mark.parametrize("others", [{}, {"logit_bias": {19: -1.0}}])
+def test_min_tokens_holds_the_end_back_until_they_are_there(num_output, chosen, others):
     logits = np.zeros(20, np.float32)
     logits[[9, 8, 7]] = 3, 2, 1  # the model's end, the caller's, anything else
-    params = SamplingParams(temperature=0, min_tokens=3, stop_token_ids=[8])
+    params = SamplingParams(temperature=0, min_tokens=3, stop_token_ids=[8], **others)
     output = [1] * num_output
     assert pick(logits, params, position=4 + num_output, prompt=[1] * 4, output=output, eos=[9]) == chosen
     ignoring = SamplingParams(temperature=0, min_tokens=3, stop_token_ids=[8], ignore_eos=True)

@@ -97,8 +97,8 @@ def test_ties_at_the_edge_of_a_filter_keep_the_lowest_ids():
     assert set(draw_many(logits, SamplingParams(top_p=0.1), 300)) == {0, 1, 2}
     assert set(draw_many(logits, SamplingParams(typical_p=0.1), 300)) == {0, 1, 2}
     assert set(draw_many(logits, SamplingParams(min_p=1.0), 600)) == set(range(30))
-    logits[20:] = -0.0  # equals 0
-    assert set(draw_many(logits, SamplingParams(top_k=25), 900)) == set(range(25))
+    logits[:10] = -0.0  # equals 0
+    assert np.array_equal(top_ids(logits, 25), np.arange(25))
     many = np.zeros(5000, np.float32)
     many[4000:] = 1
     assert np.array_equal(top_ids(many, 3), [4000, 4001, 4002])

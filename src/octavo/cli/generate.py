@@ -16,7 +16,7 @@ from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from octavo.core.request import RequestOutput
+    from octavo.core.request import CompletionOutput, RequestOutput
     from octavo.engine.llm import LLM
 
 _LINE_PARAMS = frozenset(field.name for field in dataclasses.fields(SamplingParams))
@@ -163,22 +163,31 @@ def _chat_prompt(llm: "LLM", text: str) -> list[int]:
 
 
 def _as_dict(output: "RequestOutput") -> dict[str, Any]:
-    completion = output.outputs[0]
     result: dict[str, Any] = {
         "prompt_token_ids": output.prompt_token_ids,
-        "token_ids": completion.token_ids,
-        "text": completion.text,
-        "finish_reason": completion.finish_reason,
+        **_completion(output.outputs[0]),
         "num_cached_tokens": output.num_cached_tokens,
     }
     if len(output.outputs) > 1:
-        result["outputs"] = [
-            {"text": o.text, "token_ids": o.token_ids, "finish_reason": o.finish_reason}
-            | ({} if o.cumulative_logprob is None else {"cumulative_logprob": o.cumulative_logprob})
-            for o in output.outputs
-        ]
+        result["outputs"] = [_completion(completion) for completion in output.outputs]
     if output.error is not None:
         result["error"] = output.error
+    return result
+
+
+def _completion(completion: "CompletionOutput") -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "token_ids": completion.token_ids,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+    }
+    if completion.cumulative_logprob is not None:
+        result["cumulative_logprob"] = completion.cumulative_logprob
+    if completion.logprobs is not None:
+        result["logprobs"] = [
+            {token_id: dataclasses.asdict(found) for token_id, found in entry.items()}
+            for entry in completion.logprobs
+        ]
     return result
 
 

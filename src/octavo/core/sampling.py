@@ -1,6 +1,7 @@
 """How the next token is chosen: the user's parameters, checked when they are made."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
@@ -67,7 +68,8 @@ class SamplingParams:
             and negative ones multiplied; 1 is off. Above 0, at most 1e6.
         frequency_penalty: subtracted from a token's logit as often as the token is in the output. -2 to 2.
         presence_penalty: subtracted once, if it is there at all. -2 to 2.
-        logit_bias: by token id, added to its logit. -100 to 100.
+        logit_bias: by token id, added to its logit. -100 to 100. As JSON has no other keys than texts, an id
+            may be one.
         bad_words: what must not appear. A text is not completed by any token, however it is spelled, with a
             space before it or inside a longer word; a list of token ids never comes in that order. Both also
             count when they begin in the prompt.
@@ -111,7 +113,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None = field(default=None, hash=False)
     bad_words: Sequence[BadWord] | str | None = ()
     allowed_token_ids: Sequence[int] | None = None
 
@@ -209,7 +211,7 @@ class SamplingParams:
         ids = {
             "stop_token_ids": tuple(self.stop_token_ids or ()),
             "allowed_token_ids": tuple(self.allowed_token_ids or ()),
-            "logit_bias": tuple(self.logit_bias or ()),
+            "logit_bias": tuple(int(token_id) for token_id in self.logit_bias or ()),
             "bad_words": tuple(token_id for sequence in sequences for token_id in sequence),
         }
         return {name: found for name, found in ids.items() if found}
@@ -256,7 +258,8 @@ class SamplingParams:
         if bias is None:
             return None
         ok = isinstance(bias, Mapping) and all(
-            _is_token_id(t) and abs(_as_float(b)) <= MAX_LOGIT_BIAS for t, b in bias.items()
+            (_is_token_id(t) or _is_decimal(t)) and abs(_as_float(b)) <= MAX_LOGIT_BIAS
+            for t, b in bias.items()
         )
         self._check("logit_bias", ok, "a mapping from token ids, each 0 or more, to numbers from -100 to 100")
         return {int(t): float(b) for t, b in bias.items()}
@@ -276,6 +279,10 @@ def _is_integer(value: object) -> bool:
 
 def _is_token_id(value: Any) -> bool:
     return _is_integer(value) and int(value) >= 0
+
+
+def _is_decimal(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value) is not None
 
 
 def _is_list(value: object) -> bool:

@@ -1,5 +1,6 @@
 """One sequence's output as it grows: tokens to text, stop texts."""
 
+import math
 from typing import Protocol
 
 from octavo.core.request import CompletionOutput, Logprob, Request, TokenLogprobs
@@ -99,7 +100,7 @@ class Choice:
         logprobs = cumulative = None
         if request.params.logprobs is not None:
             logprobs = [self.described(entry) for entry in request.logprobs]
-            cumulative = sum(entry[0][1] for entry in request.logprobs)
+            cumulative = math.fsum(entry[0][1] for entry in request.logprobs)
         return CompletionOutput(
             index=index,
             text=self.text,

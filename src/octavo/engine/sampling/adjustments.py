@@ -1,6 +1,7 @@
 """What changes one row's logits before temperature and filters: bias, penalties, and tokens ruled out."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ class Adjustments:
         self._bias = np.fromiter(bias.values(), np.float32, len(bias))
         self._allowed = None if params.allowed_token_ids is None else np.array(params.allowed_token_ids)
         self._stop_ids = np.fromiter(stop_ids, np.int64, len(stop_ids))
+        self._is_lasting = Adjustments.wanted(replace(params, min_tokens=0))
         self._min_position = len(prompt_token_ids) + params.min_tokens
         self._penalties: Penalties | None = None
         if Penalties.wanted(params):
@@ -59,6 +61,10 @@ class Adjustments:
             self._penalties.accept(token_id)
         if self._bad_words is not None:
             self._bad_words.accept(token_id)
+
+    def changes(self, position: int) -> bool:
+        """Whether ``apply`` would do anything for the token to come at ``position``."""
+        return self._is_lasting or position < self._min_position
 
     def apply(self, logits: FloatArray, position: int) -> None:
         """Change the logits, float32 [V], of the token to come at ``position``, in place."""

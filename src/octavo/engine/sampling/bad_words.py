@@ -29,7 +29,7 @@ class TokenBytes(Protocol):
 
 
 class Vocabulary:
-    """Finds tokens by their bytes. The first search sorts them all, for the order of 0.1 s.
+    """Finds tokens by their bytes. The first searches read and sort them all, for some tenths of a second.
 
     Args:
         tokenizer: may have fewer tokens than ``vocab_size``, the width of the logits.

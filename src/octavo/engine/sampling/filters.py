@@ -16,8 +16,6 @@ import numpy.typing as npt
 from octavo.engine.sampling.ranking import LOWEST_LOGIT, FloatArray, IdArray, in_order, top_ids
 
 _ROUNDING: Final = 1 + 1e-9  # more than the order of a sum can change
-_BINS_PER_NAT: Final = 64  # of distances from the entropy, up to 32
-_NUM_BINS: Final = 2048
 _BLOCK: Final = 256  # weights that are summed first when a quantile is sought
 
 
@@ -119,17 +117,23 @@ def _weights(logits: FloatArray, largest: float, temperature: float) -> FloatArr
 def _heaviest(weights: FloatArray, goal: float, total: float) -> IdArray:
     """Indices, rising, of all weights above some floor, such that their sum reaches ``goal``.
 
-    There are few times more of them than the smallest such set has; sorting is what takes time.
+    There are hardly more of them than the smallest such set has; sorting is what takes time.
     """
     # All weights below this together are less than what may be missing.
-    floor = (total - goal) / len(weights)
-    ids = np.flatnonzero(weights >= floor)
+    ids = np.flatnonzero(weights >= (total - goal) / len(weights))
     heavy = weights[ids]
-    for factor in (64, 16, 4):
-        kept = heavy >= floor * factor
-        if float(heavy[kept].sum(dtype=np.float64)) >= goal * _ROUNDING:
-            return ids[kept]
-    return ids
+    bins = _bins(heavy)
+    mass = np.cumsum(np.bincount(bins, heavy)[::-1])
+    lowest = len(mass) - 1 - np.searchsorted(mass, goal * _ROUNDING)
+    return ids[bins >= lowest]
+
+
+def _bins(values: FloatArray) -> npt.NDArray[np.int32]:
+    """Numbers that are not negative in bins of rising value, eight for a factor of two: int32.
+
+    These are the highest bits of the floats, exponent and three bits of the fraction, which sort as they do.
+    """
+    return values.view(np.int32) >> 20
 
 
 def _num_reaching(weights: FloatArray, goal: float) -> int:
@@ -153,7 +157,7 @@ def _typical(weights: FloatArray, typical_p: float) -> IdArray:
     # -log p is log(total) - score, and the entropy log(total) - mean score.
     distance = np.abs(scores - np.float32(mean))
     # Sums by distance, roughly, tell how far away the set ends: only what is nearer needs to be sorted.
-    bins = np.minimum(distance * np.float32(_BINS_PER_NAT), np.float32(_NUM_BINS)).astype(np.int64)
+    bins = _bins(distance)
     mass = np.cumsum(np.bincount(bins, weights))
     near = np.flatnonzero(bins <= np.searchsorted(mass, typical_p * total * _ROUNDING))
     # The bits of floats that are not negative sort as the floats do.

@@ -80,7 +80,6 @@ def sample(
         todo = range(len(rows))
     if not todo:
         return result
-    numbers = uniform(state.stream[rows], positions)
     ended: set[int] = set()  # rows that get no more tokens
     # One row at a time: its whole vocabulary stays in the cache, and no other row can touch its result.
     for i in todo:
@@ -98,7 +97,6 @@ def sample(
                 position=int(positions[i]),
                 state=state,
                 mask=mask,
-                number=float(numbers[i]),
             )
             result.token_ids[i] = token_id
             if problem is not None:
@@ -121,7 +119,6 @@ def _choose(
     position: int,
     state: SamplingState,
     mask: BitMask | None,
-    number: float,
 ) -> tuple[int, str | None]:
     """A token, or -1 and the reason why there is none. ``best`` is the token of the largest logit."""
     if row in state.faults:
@@ -129,6 +126,8 @@ def _choose(
     if not np.isfinite(logits[best]):
         return -1, f"the model gave no usable logits at position {position}: largest is {logits[best]}"
     adjustments = state.adjustments.get(row)
+    if adjustments is not None and not adjustments.changes(position):
+        adjustments = None
     if adjustments is not None or mask is not None:
         logits = logits.copy()
         if adjustments is not None:
@@ -139,4 +138,6 @@ def _choose(
         if logits[best] == -np.inf:
             return -1, f"its sampling parameters or its grammar rule out every token at position {position}"
     filters = state.filters.get(row)
-    return best if filters is None else draw(logits, float(logits[best]), filters, number), None
+    if filters is not None:
+        best = draw(logits, float(logits[best]), filters, uniform(state.streams[row], position))
+    return best, None

@@ -26,8 +26,8 @@ class SamplingState:
 
     Attributes:
         is_special: bool [R], whether more is to be done for a row than to find its largest logit.
-        stream: uint64 [R], of the row's random numbers.
         filters: temperature and filters by row; no entry means greedy.
+        streams: of the random numbers of those rows.
         adjustments: bias, penalties and bans by row, for those that have any.
         num_logprobs: by row, for those whose log-probabilities are wanted.
         faults: why a row's settings could not be taken, by row.
@@ -43,8 +43,8 @@ class SamplingState:
     ) -> None:
         self.vocab_size = vocab_size
         self.is_special = np.zeros(num_rows, np.bool_)
-        self.stream = np.zeros(num_rows, np.uint64)
         self.filters: dict[int, Filters] = {}
+        self.streams: dict[int, int] = {}
         self.adjustments: dict[int, Adjustments] = {}
         self.num_logprobs: dict[int, int] = {}
         self.faults: dict[int, str] = {}
@@ -76,7 +76,7 @@ class SamplingState:
                 self.filters[row] = Filters(
                     params.temperature, params.top_k, params.top_p, params.min_p, params.typical_p
                 )
-                self.stream[row] = stream_of(seed, sample_index)
+                self.streams[row] = stream_of(seed, sample_index)
             if params.num_logprobs is not None:
                 self.num_logprobs[row] = params.num_logprobs
             if Adjustments.wanted(params):
@@ -106,7 +106,7 @@ class SamplingState:
 
     @property
     def _by_row(self) -> tuple[dict[int, Any], ...]:
-        return self.filters, self.adjustments, self.num_logprobs, self.faults
+        return self.filters, self.streams, self.adjustments, self.num_logprobs, self.faults
 
     def _check_vocabulary(self, params: SamplingParams) -> None:
         for name, ids in params.token_ids_by_name().items():
