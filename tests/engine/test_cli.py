@@ -107,8 +107,12 @@ def test_generate_as_chat(run, model):
         ('{"prompt": "a", "n": true}', "line 2: n=True: must be an integer, from 1 to 64"),
         ('{"prompt": "a", "temperature": 1' + "0" * 400 + "}", "line 2: temperature=1000"),
         (
-            '{"prompt": "a", "use_beam_search": true}',
-            "line 2: sampling parameter use_beam_search=True is not supported yet",
+            '{"prompt": "a", "use_beam_search": true, "n": 33}',
+            "line 2: n=33: must be at most 32 with use_beam_search",
+        ),
+        (
+            '{"prompt": "a", "structured_outputs": {"regexp": "a"}}',
+            "line 2: structured_outputs={'regexp': 'a'}: must be made of known fields; given: regexp",
         ),
     ],
 )

@@ -74,7 +74,6 @@ PERSON = {
     },
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
-    "x-guidance": {"whitespace_flexible": False},
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 from test_engine import prompt_with
 from toy import EOS, VOCAB, ToyEngine, ToyTokenizer, tokens_of, toy_greedy, toy_text
 
-from octavo.core.errors import InvalidRequest, NotYetSupported
+from octavo.core.errors import InvalidRequest
 from octavo.core.request import CompletionOutput
 
 SETTINGS = [
@@ -149,12 +149,6 @@ def test_settings_that_leave_no_token_end_their_request_only():
     assert output.outputs[0].token_ids == [7]
     assert output.error == "its sampling parameters or its grammar rule out every token at position 3"
     assert tokens_of(fine) == toy_greedy([3, 4], 6)
-
-
-@pytest.mark.parametrize("settings", [{"n": 2}, {"best_of": 2}, {"prompt_logprobs": 0}])
-def test_what_the_engine_cannot_do_yet_is_refused_by_name(settings):
-    with pytest.raises(NotYetSupported, match=next(iter(settings))):
-        ToyEngine().submit([1], **settings)
 
 
 def test_a_greedy_request_does_not_move_with_the_seed():

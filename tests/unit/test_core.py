@@ -108,20 +108,25 @@ def test_bad_sampling_parameters_are_named(settings, message):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"guided_decoding": {"regex": "a+"}},
         {"structured_outputs": object()},
-        {"use_beam_search": True},
+        {"structured_outputs": {"regexp": "a"}},
+        {"structured_outputs": {}},
+        {"structured_outputs": {"regex": "a", "choice": ["a"]}},
         {"use_beam_search": 0},
-        {"guided_decoding": np.array([1.0, 2.0])},
+        {"length_penalty": 5.5},
+        {"early_stopping": "sometimes"},
+        {"use_beam_search": True, "best_of": 33},
+        {"use_beam_search": True, "stop": "x"},
     ],
 )
-def test_planned_parameters_are_refused_by_name(settings):
-    with pytest.raises(NotYetSupported, match=next(iter(settings))):
+def test_bad_searches_and_structures_are_refused(settings):
+    with pytest.raises(InvalidRequest) as refused:
         SamplingParams(**settings)
+    assert refused.value.param is not None
 
 
 def test_parameters_that_ask_for_nothing_equal_none():
-    params = SamplingParams(n=1, best_of=None, logprobs=None, guided_decoding=None, use_beam_search=False)
+    params = SamplingParams(n=1, best_of=None, logprobs=None, structured_outputs=None, use_beam_search=False)
     assert params == SamplingParams(bad_words=None, stop=None, stop_token_ids=None, logit_bias=None)
     assert params == SamplingParams()
     assert hash(SamplingParams(logit_bias={1: 2.0})) == hash(SamplingParams(logit_bias={1: 2}))

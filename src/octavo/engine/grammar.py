@@ -40,9 +40,9 @@ _COMPILE_STACK_BYTES: Final = 128 * 2**20
 # A state of the lexer takes 1 to 2 KB; the library's own limit would let one grammar take half a gigabyte.
 _MAX_LEXER_STATES: Final = 50_000
 
-# Between the tokens of JSON any white space is allowed, but not without end: a model that has lost its thread
-# writes nothing else. A schema's own "x-guidance" may say otherwise.
-_JSON_WHITE_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,64}"
+# Between the tokens of JSON any white space is allowed by its grammar, but a model that has lost its thread
+# writes nothing else. So it is as people lay JSON out: a space, or a new line with its indentation.
+_JSON_WHITE_SPACE: Final = r"\x20|\x0A[\x20\x09]{0,32}"
 
 _MOST_SHOWN: Final = 300
 
