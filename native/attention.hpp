@@ -230,9 +230,9 @@ class ItemRun {
                                                   s_.k_scales + octet * 8, octet_lines, s_.scores + octet * 8,
                                                   next_v ? next_v + octet : nullptr);
             };
+            constexpr int kColumns = block_columns(r.value), kOctets = kColumns < 2 ? 2 : kColumns;
             int octet = first_vector * 2;
-            for (; octet + kBlockColumns <= end_vector * 2; octet += kBlockColumns)
-                score(Count<kBlockColumns>{}, octet);
+            for (; octet + kOctets <= end_vector * 2; octet += kOctets) score(Count<kColumns>{}, octet);
             if (octet < end_vector * 2) score(Count<2>{}, octet);
         });
         mask(query, count, base, first_vector * 16, end_vector * 16);
@@ -252,8 +252,9 @@ class ItemRun {
         const auto* weights =
             reinterpret_cast<const uint8_t*>(s_.weights) + first_octet * 8 * KV::kWeightBytes;
         with_count<kBlockQueries>(count, [&](auto r) {
-            for (int vector = 0; vector < head_dim_ / 16; vector += kBlockColumns)
-                with_count<kBlockColumns>(smaller(kBlockColumns, head_dim_ / 16 - vector), [&](auto c) {
+            constexpr int kColumns = block_columns(r.value);
+            for (int vector = 0; vector < head_dim_ / 16; vector += kColumns)
+                with_count<kColumns>(smaller(kColumns, head_dim_ / 16 - vector), [&](auto c) {
                     value_block<KV, r.value, c.value>(weights, decay, weight_scale, v, num_octets, vector,
                                                       head_dim_, values_ + query * head_dim_ + vector * 16,
                                                       next_k ? next_k + first_octet : nullptr);

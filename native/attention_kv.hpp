@@ -27,10 +27,10 @@ struct FloatOperands : FloatSums {
     static constexpr int kOperandBytes = 4, kWeightBytes = 4;
 
     OCTAVO_INLINE static F32x16 multiply_k(F32x16 sum, F32x16 part, I32x16 operand) {
-        return fma(part, as_float(operand), sum);
+        return fma_in_place(part, as_float(operand), sum);
     }
     OCTAVO_INLINE static F32x16 multiply_v(F32x16 sum, F32x16 part, I32x16 operand) {
-        return fma(part, as_float(operand), sum);
+        return fma_in_place(part, as_float(operand), sum);
     }
     // Returns the weights as they are after rounding.
     OCTAVO_INLINE static F32x16 store_weights(uint8_t* out, F32x16 weights) {

@@ -87,6 +87,10 @@ OCTAVO_INLINE float f16_to_float(uint16_t h) {
     return sign ? -magnitude : magnitude;
 }
 
+#if !defined(OCTAVO_ISA_avx2)
+OCTAVO_INLINE F32x16 fma_in_place(F32x16 a, F32x16 b, F32x16 acc) { return fma(a, b, acc); }
+#endif
+
 #if !defined(__AVX512BF16__)
 OCTAVO_INLINE F32x16 store_rounded_bf16(void* p, F32x16 a) {
     store_bf16(p, a);

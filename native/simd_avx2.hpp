@@ -197,15 +197,23 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
+// acc = fma(a, b, acc), without leave to put it elsewhere: where sums fill the registers, GCC would copy them.
+OCTAVO_INLINE F32x16 fma_in_place(F32x16 a, F32x16 b, F32x16 acc) {
+    asm("vfmadd231ps %2, %1, %0" : "+x"(acc.lo) : "x"(a.lo), "x"(b.lo));
+    asm("vfmadd231ps %2, %1, %0" : "+x"(acc.hi) : "x"(a.hi), "x"(b.hi));
+    return acc;
+}
+
+// By hand: GCC would load an operand once for all that it meets, and spill sums to keep it.
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
-    int32_t bytes;
-    std::memcpy(&bytes, p, sizeof bytes);
-    return splat(bytes);
+    __m256i bytes;
+    asm volatile("vpbroadcastd %1, %0" : "=x"(bytes) : "m"(*static_cast<const char(*)[4]>(p)));
+    return {bytes, bytes};
 }
 OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
-    int64_t bytes;
-    std::memcpy(&bytes, p, sizeof bytes);
-    return {_mm256_set1_epi64x(bytes), _mm256_set1_epi64x(bytes)};
+    __m256i bytes;
+    asm volatile("vpbroadcastq %1, %0" : "=x"(bytes) : "m"(*static_cast<const char(*)[8]>(p)));
+    return {bytes, bytes};
 }
 OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
     // hadd works within halves of a register: its 64-bit pairs come out as 0, 2, 1, 3.
