@@ -10,12 +10,10 @@ namespace {
 // Queries that share each load of K and V: as many as the registers hold sums of.
 constexpr int kBlockQueries = kNumVectors >= 8 ? 6 : 2;
 
-// Octets of keys or vectors of values that share each load of an operand, beside this many queries. With few
-// registers there is room for one more vector only: keys are loaded one by one and operands once for each.
-constexpr bool kHoldColumns = kNumVectors >= 32 || kNumVectors < 8;
+// Octets of keys or vectors of values that share each load of an operand, beside so many queries.
+constexpr bool kFewRegisters = kNumVectors == 8;
 constexpr int block_columns(int num_queries) {
-    if (kNumVectors >= 32) return 4;
-    if (kNumVectors < 8) return 2;
+    if (!kFewRegisters) return kNumVectors >= 32 ? 4 : 2;
     return num_queries >= 4 ? 1 : num_queries >= 2 ? 2 : 4;
 }
 
@@ -36,15 +34,16 @@ OCTAVO_INLINE void with_count(int n, F&& f) {
 // The same address, of which the compiler does not know what it has loaded from there before: it would keep
 // that in registers, and spill sums for it.
 OCTAVO_INLINE const uint8_t* reload(const uint8_t* p) {
-    if constexpr (!kHoldColumns) asm volatile("" : "+r"(p));
+    if constexpr (kFewRegisters) asm volatile("" : "+r"(p));
     return p;
 }
 
-// acc[r][c] = f(acc[r][c], column[c], operand[r]), one column or all of them held in registers.
+// acc[r][c] = f(acc[r][c], column[c], operand[r]). Where the registers cannot hold all columns beside the sums,
+// they are loaded one by one, and the operands once for each.
 template <int R, int C, class Sum, class LoadColumn, class LoadOperand, class Multiply>
 OCTAVO_INLINE void multiply_all(Sum (&acc)[R][C], LoadColumn&& load_column, LoadOperand&& load_operand,
                                 Multiply&& multiply) {
-    if constexpr (kHoldColumns) {
+    if constexpr (!kFewRegisters || R * C + C < kNumVectors) {
         decltype(load_column(0)) columns[C];
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) columns[c] = load_column(c);

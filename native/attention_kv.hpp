@@ -97,19 +97,14 @@ struct PairedBFloat16KV : FloatSums {
 // Bytes, with one scale per token for K and one for V. Queries become bytes too; weights, times the scale of
 // their V, become 15-bit integers relative to the largest of the tile; the sums are exact. K is stored with
 // 128 added, as byte dot products want one side unsigned, and sums start from what that would add up to.
-struct Int8KV {
+struct Int8Sums {
     using Sum = I32x16;
     static constexpr bool kScaled = true;
-    static constexpr int kElementBytes = 1, kUnit = 4, kKParts = 1, kVParts = 2;
-    static constexpr int kOperandBytes = 1, kWeightBytes = 2;
+    static constexpr int kElementBytes = 1, kUnit = 4, kVParts = 2, kWeightBytes = 2;
     static constexpr float kMaxWeight = 32767.0f;
 
-    OCTAVO_INLINE static I32x16 load_k(const uint8_t* line, int) { return load_words(line); }
     OCTAVO_INLINE static I32x16 load_v(const uint8_t* line, int part) {
         return part ? odd_bytes(load_words(line)) : even_bytes(load_words(line));
-    }
-    OCTAVO_INLINE static I32x16 multiply_k(I32x16 sum, I32x16 part, I32x16 operand) {
-        return dot_uint8_int8(sum, part, operand);
     }
     OCTAVO_INLINE static I32x16 multiply_v(I32x16 sum, I32x16 part, I32x16 operand) {
         return dot_int16(sum, part, operand);
@@ -118,16 +113,57 @@ struct Int8KV {
     OCTAVO_INLINE static F32x16 score(I32x16 sum, const QueryScale& query, const float* k_scales) {
         return to_float(sum) * (load(k_scales) * splat(query.scale));
     }
-    static void lay_out_query(const float* q, float scale, int head_dim, uint8_t* operands,
-                              QueryScale& query) {
+    static void quantize_query(const float* q, float scale, int head_dim, int8_t* out, QueryScale& query) {
         int32_t total;
-        query.scale = quantize_head(q, head_dim, reinterpret_cast<int8_t*>(operands), total) * scale;
+        query.scale = quantize_head(q, head_dim, out, total) * scale;
         query.start[0] = -128 * total;
         query.start[1] = 0;
     }
     // The operands of a unit: tokens 0 and 2, then 1 and 3.
     OCTAVO_INLINE static void store_weights(uint8_t* out, F32x16 weights) {
         store_int16_0213(out, round_to_int(weights));
+    }
+};
+
+// Dot products of bytes.
+struct ByteInt8KV : Int8Sums {
+    static constexpr int kKParts = 1, kOperandBytes = 1;
+
+    OCTAVO_INLINE static I32x16 load_k(const uint8_t* line, int) { return load_words(line); }
+    OCTAVO_INLINE static I32x16 multiply_k(I32x16 sum, I32x16 part, I32x16 operand) {
+        return dot_uint8_int8(sum, part, operand);
+    }
+    static void lay_out_query(const float* q, float scale, int head_dim, uint8_t* operands,
+                              QueryScale& query) {
+        quantize_query(q, scale, head_dim, reinterpret_cast<int8_t*>(operands), query);
+    }
+};
+
+// The same sums from bytes that are widened, keys when they are loaded and queries once for all keys.
+struct WideInt8KV : Int8Sums {
+    static constexpr int kKParts = 2, kOperandBytes = 2;
+
+    OCTAVO_INLINE static I32x16 load_k(const uint8_t* line, int part) {
+        const I32x16 bytes = load_words(line);
+        return (part ? shift_right<8>(bytes) : bytes) & splat(0x00ff00ff);
+    }
+    OCTAVO_INLINE static I32x16 multiply_k(I32x16 sum, I32x16 part, I32x16 operand) {
+        return dot_int16(sum, part, operand);
+    }
+    // Of each eight dimensions the even ones, then the odd ones.
+    static void lay_out_query(const float* q, float scale, int head_dim, uint8_t* operands,
+                              QueryScale& query) {
+        alignas(64) int8_t bytes[kMaxHeadDim + 16];
+        quantize_query(q, scale, head_dim, bytes, query);
+        for (int d = 0; d < head_dim; d += 64) {
+            uint8_t even[64], odd[64];
+            store_words(even, even_bytes(load_words(bytes + d)));
+            store_words(odd, odd_bytes(load_words(bytes + d)));
+            for (int i = 0; i < 64 && d + i < head_dim; i += 8, operands += 16) {
+                std::memcpy(operands, even + i, 8);
+                std::memcpy(operands + 8, odd + i, 8);
+            }
+        }
     }
 };
 
@@ -140,6 +176,16 @@ struct ChooseBFloat16KV<true> {
     using type = PairedBFloat16KV;
 };
 using BFloat16KV = ChooseBFloat16KV<kHasBf16Dot>::type;
+
+template <bool bytes>
+struct ChooseInt8KV {
+    using type = WideInt8KV;
+};
+template <>
+struct ChooseInt8KV<true> {
+    using type = ByteInt8KV;
+};
+using Int8KV = ChooseInt8KV<kHasByteDot>::type;
 
 }  // namespace
 }  // namespace octavo

@@ -9,8 +9,6 @@
 namespace octavo {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
-
 // Dimension i turns with i + half; from 2 * half on they are copied. `out` may be `in`.
 inline void rotate_head(const float* in, float* out, const float* cos, const float* sin, int half,
                         int head_dim) {

@@ -17,6 +17,7 @@ constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
+constexpr bool kHasByteDot = false;
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -133,7 +134,14 @@ OCTAVO_INLINE int32_t max_lane(I32x16 a) {
 }
 
 OCTAVO_INLINE F32x16 low_bf16(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
-OCTAVO_INLINE F32x16 high_bf16(I32x16 pairs) { return as_float(pairs & splat(int32_t(0xffff0000))); }
+// The mask stays in memory: sums need the register.
+alignas(32) constexpr uint32_t kHighHalves[8] = {0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+                                                 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000};
+OCTAVO_INLINE F32x16 high_bf16(I32x16 pairs) {
+    asm("vpand %1, %0, %0" : "+x"(pairs.lo) : "m"(kHighHalves));
+    asm("vpand %1, %0, %0" : "+x"(pairs.hi) : "m"(kHighHalves));
+    return as_float(pairs);
+}
 
 // Nearest even on the bits, in the upper half of each lane; a NaN keeps its sign and becomes quiet.
 OCTAVO_INLINE I32x16 round_bf16(F32x16 a) {
@@ -170,9 +178,12 @@ OCTAVO_INLINE I32x16 even_bytes(I32x16 a) {
             _mm256_srai_epi16(_mm256_slli_epi16(a.hi, 8), 8)};
 }
 OCTAVO_INLINE I32x16 odd_bytes(I32x16 a) { return {_mm256_srai_epi16(a.lo, 8), _mm256_srai_epi16(a.hi, 8)}; }
+// As in fma_in_place.
 OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
-    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
-            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
+    const I32x16 products = {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)};
+    asm("vpaddd %1, %0, %0" : "+x"(acc.lo) : "x"(products.lo));
+    asm("vpaddd %1, %0, %0" : "+x"(acc.hi) : "x"(products.hi));
+    return acc;
 }
 OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
     const I32x16 odd = {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)};

@@ -15,6 +15,7 @@ constexpr bool kHasFma = false;
 constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 4;  // that the registers hold
+constexpr bool kHasByteDot = true;
 
 // f of each lane number, as a vector.
 template <class V, class F>

@@ -18,6 +18,7 @@ constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
+constexpr bool kHasByteDot = true;
 
 // f of each quarter's number, as a vector.
 template <class F>
