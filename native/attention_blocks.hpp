@@ -38,8 +38,8 @@ OCTAVO_INLINE const uint8_t* reload(const uint8_t* p) {
     return p;
 }
 
-// acc[r][c] = f(acc[r][c], column[c], operand[r]). Where the registers cannot hold all columns beside the sums,
-// they are loaded one by one, and the operands once for each.
+// acc[r][c] = f(acc[r][c], column[c], operand[r]). Where the registers cannot hold all columns beside the
+// sums, they are loaded one by one, and the operands once for each.
 template <int R, int C, class Sum, class LoadColumn, class LoadOperand, class Multiply>
 OCTAVO_INLINE void multiply_all(Sum (&acc)[R][C], LoadColumn&& load_column, LoadOperand&& load_operand,
                                 Multiply&& multiply) {
@@ -96,12 +96,13 @@ OCTAVO_INLINE void score_octets(const uint8_t* operands, int64_t operand_stride,
         for (int c = 0; c < C; ++c) sums[r][c] = acc[r][c];
 }
 
-// scores[r][0 : 8 max(C, 2)] of R queries against C octets of keys at a time. `ahead`: as many octets to fetch
-// meanwhile, or null.
+// scores[r][0 : 8 max(C, 2)] of R queries against C octets of keys at a time. `ahead`: as many octets to
+// fetch meanwhile, or null.
 template <class KV, int R, int C>
-[[gnu::noinline]] void score_block(const uint8_t* operands, int64_t operand_stride, const QueryScale* query_scales,
-                 const uint8_t* const* k, const float* k_scales, int num_lines, float* scores,
-                 const uint8_t* const* ahead) {
+void score_block(const uint8_t* operands, int64_t operand_stride,
+                                   const QueryScale* query_scales, const uint8_t* const* k,
+                                   const float* k_scales, int num_lines, float* scores,
+                                   const uint8_t* const* ahead) {
     constexpr int kTurns = C == 1 ? 2 : 1;
     typename KV::Sum sums[kTurns][R][C];
 #pragma GCC unroll 1
@@ -121,9 +122,9 @@ template <class KV, int R, int C>
 // values[r][0 : 16 C] = values * decay[r] + weights[r] V, over octets of tokens and C vectors of dimensions.
 // Integer weights are in units of weight_scale[r]. `ahead`: as many octets to fetch meanwhile, or null.
 template <class KV, int R, int C>
-[[gnu::noinline]] void value_block(const uint8_t* weights, const float* decay, const float* weight_scale,
-                 const uint8_t* const* v, int num_octets, int first_vector, int head_dim, float* values,
-                 const uint8_t* const* ahead) {
+void value_block(const uint8_t* weights, const float* decay, const float* weight_scale,
+                                   const uint8_t* const* v, int num_octets, int first_vector, int head_dim,
+                                   float* values, const uint8_t* const* ahead) {
     constexpr int kUnits = 8 / KV::kUnit;
     const int64_t unit_bytes = int64_t{head_dim} * 4;
     typename KV::Sum acc[R][C];

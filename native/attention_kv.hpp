@@ -12,7 +12,8 @@
 namespace octavo {
 namespace {
 
-// What the kinds with float32 sums have in common.
+// What the kinds with float32 sums have in common. Theirs, too, is defect(line): 0, but NaN in some lane if a
+// value of V is not finite.
 struct FloatSums {
     using Sum = F32x16;
     static constexpr bool kScaled = false;
@@ -46,20 +47,34 @@ struct Float32KV : FloatOperands {
         return load(reinterpret_cast<const float*>(line));
     }
     OCTAVO_INLINE static F32x16 load_v(const uint8_t* line, int) { return load_k(line, 0); }
+    OCTAVO_INLINE static F32x16 defect(const uint8_t* line) { return load_v(line, 0) - load_v(line, 0); }
     static void lay_out_query(const float* q, float scale, int head_dim, uint8_t* operands, QueryScale&) {
         auto* out = reinterpret_cast<float*>(operands);
         for (int d = 0; d < head_dim; ++d) out[d] = q[d] * scale;
     }
 };
 
-// Each bfloat16 is widened, and everything else stays float32.
-struct WideBFloat16KV : FloatOperands {
+struct BFloat16Pairs {
+    OCTAVO_INLINE static F32x16 low(I32x16 pairs) { return low_bf16(pairs); }
+    OCTAVO_INLINE static F32x16 high(I32x16 pairs) { return high_bf16(pairs); }
+};
+struct Float16Pairs {
+    OCTAVO_INLINE static F32x16 low(I32x16 pairs) { return low_f16(pairs); }
+    OCTAVO_INLINE static F32x16 high(I32x16 pairs) { return high_f16(pairs); }
+};
+
+// Each two-byte element is widened, and everything else stays float32.
+template <class Pairs>
+struct WideKV : FloatOperands {
     static constexpr int kElementBytes = 2, kUnit = 2, kKParts = 2, kVParts = 2;
 
     OCTAVO_INLINE static F32x16 load_k(const uint8_t* line, int part) {
-        return part ? high_bf16(load_words(line)) : low_bf16(load_words(line));
+        return part ? Pairs::high(load_words(line)) : Pairs::low(load_words(line));
     }
     OCTAVO_INLINE static F32x16 load_v(const uint8_t* line, int part) { return load_k(line, part); }
+    OCTAVO_INLINE static F32x16 defect(const uint8_t* line) {
+        return (load_v(line, 0) - load_v(line, 0)) + (load_v(line, 1) - load_v(line, 1));
+    }
     // Of each four dimensions the two in the lower halves of words, then those in the upper halves.
     static void lay_out_query(const float* q, float scale, int head_dim, uint8_t* operands, QueryScale&) {
         auto* out = reinterpret_cast<float*>(operands);
@@ -71,6 +86,8 @@ struct WideBFloat16KV : FloatOperands {
         }
     }
 };
+using WideBFloat16KV = WideKV<BFloat16Pairs>;
+using Float16KV = WideKV<Float16Pairs>;
 
 // Dot products of bfloat16 pairs: queries and weights are rounded too. The sum of the weights is that of the
 // rounded ones, so that they are a true average: where all values are the same, so is the result.
@@ -78,6 +95,7 @@ struct PairedBFloat16KV : FloatSums {
     static constexpr int kElementBytes = 2, kUnit = 2, kKParts = 1, kVParts = 1;
     static constexpr int kOperandBytes = 2, kWeightBytes = 2;
 
+    OCTAVO_INLINE static F32x16 defect(const uint8_t* line) { return WideBFloat16KV::defect(line); }
     OCTAVO_INLINE static I32x16 load_k(const uint8_t* line, int) { return load_words(line); }
     OCTAVO_INLINE static I32x16 load_v(const uint8_t* line, int) { return load_words(line); }
     OCTAVO_INLINE static F32x16 multiply_k(F32x16 sum, I32x16 part, I32x16 operand) {

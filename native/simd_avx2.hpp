@@ -162,6 +162,25 @@ OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half.lo, half.hi), 0xd8);
     _mm256_storeu_si256(static_cast<__m256i*>(p), packed);
 }
+OCTAVO_INLINE void store_f16(void* p, F32x16 a) {
+    auto* q = static_cast<__m128i*>(p);
+    _mm_storeu_si128(q, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(q + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+template <int first>
+OCTAVO_INLINE F32x16 every_other_f16(I32x16 pairs) {
+    const auto widen = [](__m256i x) {
+        constexpr int i = 2 * first;
+        const __m256i order = _mm256_setr_epi8(i, i + 1, i + 4, i + 5, i + 8, i + 9, i + 12, i + 13, -1, -1,
+                                               -1, -1, -1, -1, -1, -1, i, i + 1, i + 4, i + 5, i + 8, i + 9,
+                                               i + 12, i + 13, -1, -1, -1, -1, -1, -1, -1, -1);
+        const __m256i halves = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(x, order), 0x08);
+        return _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    };
+    return {widen(pairs.lo), widen(pairs.hi)};
+}
+OCTAVO_INLINE F32x16 low_f16(I32x16 pairs) { return every_other_f16<0>(pairs); }
+OCTAVO_INLINE F32x16 high_f16(I32x16 pairs) { return every_other_f16<1>(pairs); }
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
@@ -208,7 +227,8 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
-// acc = fma(a, b, acc), without leave to put it elsewhere: where sums fill the registers, GCC would copy them.
+// acc = fma(a, b, acc), without leave to put it elsewhere: where sums fill the registers, GCC would copy
+// them.
 OCTAVO_INLINE F32x16 fma_in_place(F32x16 a, F32x16 b, F32x16 acc) {
     asm("vfmadd231ps %2, %1, %0" : "+x"(acc.lo) : "x"(a.lo), "x"(b.lo));
     asm("vfmadd231ps %2, %1, %0" : "+x"(acc.hi) : "x"(a.hi), "x"(b.hi));
@@ -218,12 +238,12 @@ OCTAVO_INLINE F32x16 fma_in_place(F32x16 a, F32x16 b, F32x16 acc) {
 // By hand: GCC would load an operand once for all that it meets, and spill sums to keep it.
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     __m256i bytes;
-    asm volatile("vpbroadcastd %1, %0" : "=x"(bytes) : "m"(*static_cast<const char(*)[4]>(p)));
+    asm volatile("vpbroadcastd %1, %0" : "=x"(bytes) : "m"(*static_cast<const char (*)[4]>(p)));
     return {bytes, bytes};
 }
 OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
     __m256i bytes;
-    asm volatile("vpbroadcastq %1, %0" : "=x"(bytes) : "m"(*static_cast<const char(*)[8]>(p)));
+    asm volatile("vpbroadcastq %1, %0" : "=x"(bytes) : "m"(*static_cast<const char (*)[8]>(p)));
     return {bytes, bytes};
 }
 OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {

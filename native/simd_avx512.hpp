@@ -93,6 +93,12 @@ OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(shift_right<16>(round_bf16(a)).v));
 }
 
+OCTAVO_INLINE void store_f16(void* p, F32x16 a) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+OCTAVO_INLINE F32x16 low_f16(I32x16 pairs) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs.v))}; }
+OCTAVO_INLINE F32x16 high_f16(I32x16 pairs) { return low_f16(shift_right<16>(pairs)); }
+
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     int32_t bytes;
     std::memcpy(&bytes, p, sizeof bytes);

@@ -242,6 +242,19 @@ void Tape::check_blocks(const StepArrays& step) const {
     }
 }
 
+std::vector<AttentionPiece> Tape::attention_pieces() const {
+    std::vector<AttentionPiece> pieces;
+    for (const auto& [key, plan] : plans_) {
+        const AttentionWork work = plan->work();
+        for (int64_t i = 0; i < work.num_items; i++) {
+            const AttentionItem& item = work.items[i];
+            const int32_t* tokens = work.tokens + item.first_token;
+            pieces.push_back({item.row, item.part_begin, item.part_end, {tokens, tokens + item.num_tokens}});
+        }
+    }
+    return pieces;
+}
+
 std::vector<std::string> Tape::op_names() const {
     const Overloaded name = {
         [](const Embed&) -> std::string { return "embed"; },
