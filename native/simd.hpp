@@ -37,7 +37,7 @@
 //                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
 //   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
 //   kNumVectors                    vectors that the registers hold
-//   kHasByteDot                    dot_uint8_int8 is as fast as it can be: else attention widens its operands itself
+//   kHasByteDot                    whether attention multiplies int8 keys with dot_uint8_int8, or widens them first
 //   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
 // clang-format on
 #pragma once

@@ -81,9 +81,9 @@ int Tape::check_layer(int layer) const {
     if (layer < 0 || layer >= int(cache_.layers.size()))
         refuse("layer=" + std::to_string(layer) + ": the KV layout has " +
                std::to_string(cache_.layers.size()));
-    if (cache_.head_dim % 16 || cache_.head_dim > 256)
+    if (cache_.head_dim % 16 || cache_.head_dim > kMaxHeadDim)
         refuse("head_dim=" + std::to_string(cache_.head_dim) +
-               ": the KV kernels need a multiple of 16, at most 256");
+               ": the KV kernels need a multiple of 16, at most " + std::to_string(kMaxHeadDim));
     return layer;
 }
 
