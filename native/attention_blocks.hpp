@@ -54,11 +54,18 @@ OCTAVO_INLINE void multiply_all(Sum (&acc)[R][C], LoadColumn&& load_column, Load
             for (int c = 0; c < C; ++c) acc[r][c] = multiply(acc[r][c], columns[c], operand);
         }
     } else {
+        [[maybe_unused]] I32x16 only;
+        if constexpr (R == 1) only = load_operand(0);
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
             const auto column = load_column(c);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) acc[r][c] = multiply(acc[r][c], column, load_operand(r));
+            for (int r = 0; r < R; ++r) {
+                if constexpr (R == 1)
+                    acc[r][c] = multiply(acc[r][c], column, only);
+                else
+                    acc[r][c] = multiply(acc[r][c], column, load_operand(r));
+            }
         }
     }
 }
@@ -99,10 +106,9 @@ OCTAVO_INLINE void score_octets(const uint8_t* operands, int64_t operand_stride,
 // scores[r][0 : 8 max(C, 2)] of R queries against C octets of keys at a time. `ahead`: as many octets to
 // fetch meanwhile, or null.
 template <class KV, int R, int C>
-void score_block(const uint8_t* operands, int64_t operand_stride,
-                                   const QueryScale* query_scales, const uint8_t* const* k,
-                                   const float* k_scales, int num_lines, float* scores,
-                                   const uint8_t* const* ahead) {
+void score_block(const uint8_t* operands, int64_t operand_stride, const QueryScale* query_scales,
+                 const uint8_t* const* k, const float* k_scales, int num_lines, float* scores,
+                 const uint8_t* const* ahead) {
     constexpr int kTurns = C == 1 ? 2 : 1;
     typename KV::Sum sums[kTurns][R][C];
 #pragma GCC unroll 1
@@ -123,8 +129,8 @@ void score_block(const uint8_t* operands, int64_t operand_stride,
 // Integer weights are in units of weight_scale[r]. `ahead`: as many octets to fetch meanwhile, or null.
 template <class KV, int R, int C>
 void value_block(const uint8_t* weights, const float* decay, const float* weight_scale,
-                                   const uint8_t* const* v, int num_octets, int first_vector, int head_dim,
-                                   float* values, const uint8_t* const* ahead) {
+                 const uint8_t* const* v, int num_octets, int first_vector, int head_dim, float* values,
+                 const uint8_t* const* ahead) {
     constexpr int kUnits = 8 / KV::kUnit;
     const int64_t unit_bytes = int64_t{head_dim} * 4;
     typename KV::Sum acc[R][C];
