@@ -13,7 +13,9 @@
 // Every query sees the same operations in the same order wherever it is computed. A masked key has weight 0
 // and adds exactly nothing, so it makes no difference whether the masked edge of a tile is computed or
 // skipped. Slots that hold no token of the row are never used: their scores are replaced before they are
-// looked at, and their values by zeros.
+// looked at, and their values by zeros. Nor does a V that is not finite reach a query that does not see it:
+// 0 times infinity is no 0, so where there is one at the edge, tokens are computed one by one, and what each
+// does not see is taken for zeros too.
 #pragma once
 
 #include <limits>
@@ -31,7 +33,6 @@ constexpr int kTilesPerPartition = kPartitionTokens / kTileTokens;
 
 OCTAVO_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 OCTAVO_INLINE int larger(int a, int b) { return a > b ? a : b; }
-OCTAVO_INLINE int limit(int x, int low, int high) { return larger(low, smaller(x, high)); }
 
 // Oldest position that one at `position` sees.
 OCTAVO_INLINE int first_key(int position, int sliding_window) {
@@ -201,25 +202,51 @@ class ItemRun {
     void run_tile(int tile, const TilePointers& pointers, const uint8_t* const* next_k) {
         const int base = tile * kTileTokens;
         if constexpr (KV::kScaled) {
-            gather_scales(pointers.k_scales, keys_.end - base, s_.k_scales);
-            gather_scales(pointers.v_scales, keys_.end - base, s_.v_scales);
+            gather_scales(pointers.k_scales, 0, keys_.end - base, s_.k_scales);
+            gather_scales(pointers.v_scales, 0, keys_.end - base, s_.v_scales);
         }
+        const bool one_by_one = !edges_are_finite(base, pointers);
         const int num_blocks = (num_queries_ + kBlockQueries - 1) / kBlockQueries;
         const int block_queries = (num_queries_ + num_blocks - 1) / num_blocks;
         const uint8_t* const* next_v = pointers.v;
-        for (int query = 0; query < num_queries_; query += block_queries) {
-            const int count = smaller(block_queries, num_queries_ - query);
+        for (int query = 0, count; query < num_queries_; query += count) {
+            count = smaller(block_queries, num_queries_ - query);
+            if (one_by_one) count = smaller(count, group_ - query % group_);
             const int begin = larger(first_key(position(query), a_.sliding_window) - base, 0);
             const int end = smaller(position(query + count - 1) + 1 - base, kTileTokens);
             if (begin >= smaller(end, kTileTokens)) continue;
-            run_block(query, count, base, begin, end, pointers, next_v, next_k);
+            if (KV::kScaled && one_by_one) gather_scales(pointers.v_scales, begin, end, s_.v_scales);
+            run_block(query, count, base, begin, end, one_by_one, pointers, next_v, next_k);
             next_v = next_k = nullptr;  // once is enough
         }
     }
 
-    // A few queries against keys [begin, end) of the tile at `base`.
-    void run_block(int query, int count, int base, int begin, int end, const TilePointers& pointers,
-                   const uint8_t* const* next_v, const uint8_t* const* next_k) {
+    // Whether V is finite wherever a query multiplies it with 0 that another one sees.
+    bool edges_are_finite(int base, const TilePointers& pointers) const {
+        const int first = position(0), last = position(num_queries_ - 1), window = a_.sliding_window;
+        return is_finite(pointers, first + 1 - base, last + 1 - base) &&
+               is_finite(pointers, first_key(first, window) / 16 * 16 - base, first_key(last, window) - base);
+    }
+
+    // V of tokens [begin, end) of a tile, and perhaps of others in the same octets.
+    bool is_finite(const TilePointers& pointers, int begin, int end) const {
+        begin = larger(begin, 0);
+        end = smaller(end, kTileTokens);
+        F32x16 defect = splat(0.0f);
+        if constexpr (KV::kScaled) {
+            for (int i = begin; i < end; ++i) defect = defect + splat(s_.v_scales[i] - s_.v_scales[i]);
+        } else {
+            for (int octet = begin / 8; octet * 8 < end; ++octet)
+                for (int line = 0; line < head_dim_ * KV::kElementBytes / 8; ++line)
+                    defect = defect + KV::defect(pointers.v[octet] + line * 64);
+        }
+        return sum(defect) == 0.0f;
+    }
+
+    // A few queries against keys [begin, end) of the tile at `base`. `strict`: where V begins too, others'
+    // tokens are taken for zeros.
+    void run_block(int query, int count, int base, int begin, int end, bool strict,
+                   const TilePointers& pointers, const uint8_t* const* next_v, const uint8_t* const* next_k) {
         const int first_octet = begin / 8, end_octet = (end + 7) / 8;
         const int first_vector = first_octet / 2, end_vector = (end_octet + 1) / 2;
         const int octet_lines = head_dim_ * KV::kElementBytes / 8;
@@ -230,9 +257,9 @@ class ItemRun {
                                                   s_.k_scales + octet * 8, octet_lines, s_.scores + octet * 8,
                                                   next_v ? next_v + octet : nullptr);
             };
+            constexpr int kColumns = block_columns(r.value), kOctets = kColumns < 2 ? 2 : kColumns;
             int octet = first_vector * 2;
-            for (; octet + kBlockColumns <= end_vector * 2; octet += kBlockColumns)
-                score(Count<kBlockColumns>{}, octet);
+            for (; octet + kOctets <= end_vector * 2; octet += kOctets) score(Count<kColumns>{}, octet);
             if (octet < end_vector * 2) score(Count<2>{}, octet);
         });
         mask(query, count, base, first_vector * 16, end_vector * 16);
@@ -241,19 +268,25 @@ class ItemRun {
         weigh(query, count, first_vector, end_vector, decay, weight_scale);
 
         const uint8_t* const* v = pointers.v + first_octet;
-        const uint8_t* v_with_tail[kTileOctets];
+        const uint8_t* v_with_edges[kTileOctets];
         const int num_octets = end_octet - first_octet;
-        if (end % 8 && !KV::kScaled) {
-            for (int i = 0; i < num_octets; ++i) v_with_tail[i] = v[i];
-            copy_tail(v[num_octets - 1], end % 8);
-            v_with_tail[num_octets - 1] = s_.v_tail;
-            v = v_with_tail;
+        const int head = strict ? begin % 8 : 0, tail = (end - 1) % 8 + 1;
+        if (!KV::kScaled && (head > 0 || tail < 8)) {
+            for (int i = 0; i < num_octets; ++i) v_with_edges[i] = v[i];
+            if (num_octets == 1) {
+                v_with_edges[0] = cut_octet(v[0], head, tail, 0);
+            } else {
+                if (head > 0) v_with_edges[0] = cut_octet(v[0], head, 8, 0);
+                if (tail < 8) v_with_edges[num_octets - 1] = cut_octet(v[num_octets - 1], 0, tail, 1);
+            }
+            v = v_with_edges;
         }
         const auto* weights =
             reinterpret_cast<const uint8_t*>(s_.weights) + first_octet * 8 * KV::kWeightBytes;
         with_count<kBlockQueries>(count, [&](auto r) {
-            for (int vector = 0; vector < head_dim_ / 16; vector += kBlockColumns)
-                with_count<kBlockColumns>(smaller(kBlockColumns, head_dim_ / 16 - vector), [&](auto c) {
+            constexpr int kColumns = block_columns(r.value);
+            for (int vector = 0; vector < head_dim_ / 16; vector += kColumns)
+                with_count<kColumns>(smaller(kColumns, head_dim_ / 16 - vector), [&](auto c) {
                     value_block<KV, r.value, c.value>(weights, decay, weight_scale, v, num_octets, vector,
                                                       head_dim_, values_ + query * head_dim_ + vector * 16,
                                                       next_k ? next_k + first_octet : nullptr);
@@ -271,9 +304,10 @@ class ItemRun {
         }
     }
 
-    // The scales of the tile's tokens side by side; those of unused slots, from `end` on, become 0.
-    static void gather_scales(const float* const* octets, int end, float* out) {
+    // The scales of the tile's tokens side by side; those outside [begin, end) become 0.
+    static void gather_scales(const float* const* octets, int begin, int end, float* out) {
         for (int octet = 0; octet < kTileOctets; ++octet) std::memcpy(out + octet * 8, octets[octet], 32);
+        for (int i = 0; i < begin; ++i) out[i] = 0.0f;
         for (int i = larger(end, 0); i < kTileTokens; ++i) out[i] = 0.0f;
     }
 
@@ -302,7 +336,7 @@ class ItemRun {
                 for (int i = first_vector; i < end_vector; ++i) {
                     const F32x16 weight = exp2(load(scores + i * 16) - splat(base[r]));
                     const F32x16 scaled = weight * load(s_.v_scales + i * 16);
-                    sum = sum + weight;
+                    sum = sum + (weight + (scaled - scaled));  // integers would forget a NaN
                     top = max(top, scaled);
                     store(scores + i * 16, scaled);
                 }
@@ -322,13 +356,20 @@ class ItemRun {
         }
     }
 
-    // The first `count` tokens of an octet of V to v_tail, and zeros for the rest.
-    void copy_tail(const uint8_t* octet, int count) {
-        for (int line = 0; line < 8 / KV::kUnit * head_dim_ / 16; ++line) {
-            const int held = limit(count - line / (head_dim_ / 16) * KV::kUnit, 0, KV::kUnit);
-            const int32_t kept = held == KV::kUnit ? -1 : held == 0 ? 0 : 0xffff;
-            store_words(s_.v_tail + line * 64, load_words(octet + line * 64) & splat(kept));
+    // A copy of an octet of V with zeros for all but tokens [begin, end).
+    const uint8_t* cut_octet(const uint8_t* octet, int begin, int end, int edge) {
+        constexpr int kBits = 32 / KV::kUnit;
+        const int unit_lines = head_dim_ / 16;
+        uint8_t* out = s_.v_edges + edge * 8 * head_dim_ * KV::kElementBytes;
+        for (int unit = 0; unit < 8 / KV::kUnit; ++unit) {
+            uint32_t kept = 0;
+            for (int i = 0; i < KV::kUnit; ++i)
+                if (const int token = unit * KV::kUnit + i; begin <= token && token < end)
+                    kept |= (~0u >> (32 - kBits)) << (i * kBits);
+            for (int line = unit * unit_lines; line < (unit + 1) * unit_lines; ++line)
+                store_words(out + line * 64, load_words(octet + line * 64) & splat(int32_t(kept)));
         }
+        return out;
     }
 
     // Adds the partition to those before it; the first takes the place of their total.
@@ -413,6 +454,9 @@ inline void paged_attention(const AttentionArgs& a, const StepView& step, Worker
             break;
         case KVDtype::BF16:
             attend_all<BFloat16KV>(a, step, work, worker);
+            break;
+        case KVDtype::F16:
+            attend_all<Float16KV>(a, step, work, worker);
             break;
         case KVDtype::INT8:
             attend_all<Int8KV>(a, step, work, worker);

@@ -7,10 +7,15 @@
 namespace octavo {
 namespace {
 
-// Queries that share each load of K and V, and octets of keys or vectors of values that share each load of an
-// operand.
-constexpr int kBlockQueries = kNumVectors >= 32 ? 6 : 2;
-constexpr int kBlockColumns = kNumVectors >= 32 ? 4 : 2;
+// Queries that share each load of K and V: as many as the registers hold sums of.
+constexpr int kBlockQueries = kNumVectors >= 8 ? 6 : 2;
+
+// Octets of keys or vectors of values that share each load of an operand, beside so many queries.
+constexpr bool kFewRegisters = kNumVectors == 8;
+constexpr int block_columns(int num_queries) {
+    if (!kFewRegisters) return kNumVectors >= 32 ? 4 : 2;
+    return num_queries >= 4 ? 1 : num_queries >= 2 ? 2 : 4;
+}
 
 template <int n>
 struct Count {
@@ -26,11 +31,51 @@ OCTAVO_INLINE void with_count(int n, F&& f) {
     f(Count<max>{});
 }
 
-// scores[r][0 : 8 C] of R queries against C octets of keys. `ahead`: C octets to fetch meanwhile, or null.
+// The same address, of which the compiler does not know what it has loaded from there before: it would keep
+// that in registers, and spill sums for it.
+OCTAVO_INLINE const uint8_t* reload(const uint8_t* p) {
+    if constexpr (kFewRegisters) asm volatile("" : "+r"(p));
+    return p;
+}
+
+// acc[r][c] = f(acc[r][c], column[c], operand[r]). Where the registers cannot hold all columns beside the
+// sums, they are loaded one by one, and the operands once for each.
+template <int R, int C, class Sum, class LoadColumn, class LoadOperand, class Multiply>
+OCTAVO_INLINE void multiply_all(Sum (&acc)[R][C], LoadColumn&& load_column, LoadOperand&& load_operand,
+                                Multiply&& multiply) {
+    if constexpr (!kFewRegisters || R * C + C < kNumVectors) {
+        decltype(load_column(0)) columns[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) columns[c] = load_column(c);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const I32x16 operand = load_operand(r);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) acc[r][c] = multiply(acc[r][c], columns[c], operand);
+        }
+    } else {
+        [[maybe_unused]] I32x16 only;
+        if constexpr (R == 1) only = load_operand(0);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            const auto column = load_column(c);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                if constexpr (R == 1)
+                    acc[r][c] = multiply(acc[r][c], column, only);
+                else
+                    acc[r][c] = multiply(acc[r][c], column, load_operand(r));
+            }
+        }
+    }
+}
+
+// sums[r][c] of R queries against C octets of keys: each score is yet to be made of two neighbouring lanes.
+// `ahead`: C octets to fetch meanwhile, or null.
 template <class KV, int R, int C>
-void score_block(const uint8_t* operands, int64_t operand_stride, const QueryScale* query_scales,
-                 const uint8_t* const* k, const float* k_scales, int num_lines, float* scores,
-                 const uint8_t* const* ahead) {
+OCTAVO_INLINE void score_octets(const uint8_t* operands, int64_t operand_stride,
+                                const QueryScale* query_scales, const uint8_t* const* k, int num_lines,
+                                const uint8_t* const* ahead, typename KV::Sum (&sums)[R][C]) {
     typename KV::Sum acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
@@ -46,25 +91,38 @@ void score_block(const uint8_t* operands, int64_t operand_stride, const QuerySca
                 next += C * 64;
             }
 #pragma GCC unroll 2
-            for (int part = 0; part < KV::kKParts; ++part, operands += 8) {
-                decltype(KV::load_k(k[0], 0)) keys[C];
-#pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) keys[c] = KV::load_k(k[c] + line * 64, part);
-#pragma GCC unroll 8
-                for (int r = 0; r < R; ++r) {
-                    const I32x16 operand = splat_8_bytes(operands + r * operand_stride);
-#pragma GCC unroll 8
-                    for (int c = 0; c < C; ++c) acc[r][c] = KV::multiply_k(acc[r][c], keys[c], operand);
-                }
-            }
+            for (int part = 0; part < KV::kKParts; ++part, operands += 8)
+                multiply_all(
+                    acc, [&](int c) { return KV::load_k(reload(k[c] + line * 64), part); },
+                    [&](int r) { return splat_8_bytes(operands + r * operand_stride); }, KV::multiply_k);
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int c = 0; c < C; c += 2)
+        for (int c = 0; c < C; ++c) sums[r][c] = acc[r][c];
+}
+
+// scores[r][0 : 8 max(C, 2)] of R queries against C octets of keys at a time. `ahead`: as many octets to
+// fetch meanwhile, or null.
+template <class KV, int R, int C>
+void score_block(const uint8_t* operands, int64_t operand_stride, const QueryScale* query_scales,
+                 const uint8_t* const* k, const float* k_scales, int num_lines, float* scores,
+                 const uint8_t* const* ahead) {
+    constexpr int kTurns = C == 1 ? 2 : 1;
+    typename KV::Sum sums[kTurns][R][C];
+#pragma GCC unroll 1
+    for (int turn = 0; turn < kTurns; ++turn)
+        score_octets<KV>(operands, operand_stride, query_scales, k + turn * C, num_lines,
+                         ahead ? ahead + turn * C : nullptr, sums[turn]);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c += 2) {
+            const auto first = sums[0][r][c], second = C == 1 ? sums[kTurns - 1][r][0] : sums[0][r][c + 1];
             store(scores + r * kTileTokens + c * 8,
-                  KV::score(add_neighbours(acc[r][c], acc[r][c + 1]), query_scales[r], k_scales + c * 8));
+                  KV::score(add_neighbours(first, second), query_scales[r], k_scales + c * 8));
+        }
 }
 
 // values[r][0 : 16 C] = values * decay[r] + weights[r] V, over octets of tokens and C vectors of dimensions.
@@ -95,17 +153,11 @@ void value_block(const uint8_t* weights, const float* decay, const float* weight
                 next += C * 64;
             }
 #pragma GCC unroll 2
-            for (int part = 0; part < KV::kVParts; ++part, weights += 4) {
-                decltype(KV::load_v(lines, 0)) vectors[C];
-#pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) vectors[c] = KV::load_v(lines + c * 64, part);
-#pragma GCC unroll 8
-                for (int r = 0; r < R; ++r) {
-                    const I32x16 operand = splat_4_bytes(weights + r * kTileTokens * KV::kWeightBytes);
-#pragma GCC unroll 8
-                    for (int c = 0; c < C; ++c) acc[r][c] = KV::multiply_v(acc[r][c], vectors[c], operand);
-                }
-            }
+            for (int part = 0; part < KV::kVParts; ++part, weights += 4)
+                multiply_all(
+                    acc, [&](int c) { return KV::load_v(reload(lines + c * 64), part); },
+                    [&](int r) { return splat_4_bytes(weights + r * kTileTokens * KV::kWeightBytes); },
+                    KV::multiply_v);
         }
     }
 #pragma GCC unroll 8

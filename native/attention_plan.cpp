@@ -44,7 +44,7 @@ int64_t cut_scratch(AttentionScratch& s, uint8_t* base, int64_t queries, int64_t
     cutter.cut(s.v_scales, kTileTokens);
     cutter.cut(s.scores, kMaxRegisterBlock * kTileTokens);
     cutter.cut(s.weights, kMaxRegisterBlock * kTileTokens);
-    cutter.cut(s.v_tail, 8 * head_dim * 4);
+    cutter.cut(s.v_edges, 2 * 8 * head_dim * 4);
     cutter.cut(s.max, queries);
     cutter.cut(s.sums, queries * 16);
     cutter.cut(s.values, queries * head_dim);
@@ -59,7 +59,7 @@ int64_t cut_scratch(AttentionScratch& s, uint8_t* base, int64_t queries, int64_t
 int64_t kv_tile_bytes(KVDtype dtype, int block_size, int head_dim) {
     const int64_t count = int64_t{block_size} * head_dim;
     if (dtype == KVDtype::F32) return count * 4;
-    if (dtype == KVDtype::BF16) return count * 2;
+    if (dtype == KVDtype::BF16 || dtype == KVDtype::F16) return count * 2;
     return count + (int64_t{block_size} * 4 + 63) / 64 * 64;
 }
 

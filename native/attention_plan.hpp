@@ -62,7 +62,7 @@ struct AttentionScratch {
     float *k_scales, *v_scales;  // [kTileTokens] of a tile, for int8
     float* scores;               // [kTileTokens] for each query of a register block
     float* weights;              // the same, exponentiated
-    uint8_t* v_tail;             // 8 tokens of V, zero beyond the last one
+    uint8_t* v_edges;            // [2] octets of V, zero where no query sees them
     float *max, *sums, *values;  // [queries], [queries][16], [queries][D]: the partition so far
     float *total_max, *total_sum, *totals;  // [queries], [queries], [queries][D]: the partitions before it
 };

@@ -47,6 +47,7 @@ Encoding parse_encoding(const std::string& name) {
 
 KVDtype parse_kv_dtype(const std::string& name) {
     if (name == "bfloat16") return KVDtype::BF16;
+    if (name == "float16") return KVDtype::F16;
     if (name == "float32") return KVDtype::F32;
     if (name == "int8") return KVDtype::INT8;
     refuse("KV dtype '" + name + "' has no kernels");
@@ -273,7 +274,13 @@ NB_MODULE(_native, m) {
             },
             "token_ids"_a, "positions"_a, "rows"_a, "query_start"_a, "context_len"_a, "logit_tokens"_a,
             "block_tables"_a, "output"_a.noconvert(), "op_seconds"_a.noconvert().none() = nb::none())
-        .def("op_names", &Tape::op_names);
+        .def("op_names", &Tape::op_names)
+        .def("attention_pieces", [](const Tape& self) {
+            std::vector<std::tuple<int, std::vector<int>, int, int>> pieces;
+            for (AttentionPiece& piece : self.attention_pieces())
+                pieces.emplace_back(piece.row, std::move(piece.tokens), piece.part_begin, piece.part_end);
+            return pieces;
+        });
 
     m.def(
         "read_memory",

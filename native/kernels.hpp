@@ -14,7 +14,9 @@
 namespace octavo {
 
 enum class Encoding : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1 };
-enum class KVDtype : int { BF16, F32, INT8 };
+enum class KVDtype : int { BF16, F32, INT8, F16 };
+
+constexpr int kMaxHeadDim = 256;  // that attention has room for
 
 // A row-major float32 matrix whose row count is the step's.
 struct Rows {

@@ -9,8 +9,6 @@
 namespace octavo {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
-
 // Dimension i turns with i + half; from 2 * half on they are copied. `out` may be `in`.
 inline void rotate_head(const float* in, float* out, const float* cos, const float* sin, int half,
                         int head_dim) {
@@ -24,6 +22,14 @@ inline void rotate_head(const float* in, float* out, const float* cos, const flo
 
 inline void encode(const float* in, uint16_t* out, int n) {
     for (int i = 0; i < n; i += 16) store_bf16(out + i, load(in + i));
+}
+struct Half {
+    uint16_t bits;
+};
+// What a float16 cannot hold, infinities too, becomes the largest that it can; a NaN stays one.
+inline void encode(const float* in, Half* out, int n) {
+    for (int i = 0; i < n; i += 16)
+        store_f16(out + i, max(splat(-65504.0f), min(splat(65504.0f), load(in + i))));
 }
 inline void encode(const float* in, float* out, int n) { std::memcpy(out, in, n * sizeof(float)); }
 
@@ -111,6 +117,9 @@ inline void rope_and_write(const RopeWriteArgs& a, const StepView& step, Worker&
             break;
         case KVDtype::BF16:
             write_token = rope_and_write_token<uint16_t>;
+            break;
+        case KVDtype::F16:
+            write_token = rope_and_write_token<Half>;
             break;
         case KVDtype::INT8:
             write_token = rope_and_write_token<uint8_t>;

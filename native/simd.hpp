@@ -11,17 +11,19 @@
 //   splat, load, store             one value in all lanes; 16 values from or to memory (no alignment needed)
 //   load_first, store_first        the first n lanes only; the others load as zero
 //   load_bf16, load_f16            16 two-byte values, widened exactly
-//   store_bf16                     narrowed, to nearest even
+//   store_bf16, store_f16          narrowed, to nearest even; what a float16 cannot hold becomes infinite
 //   store_rounded_bf16             the same, of numbers that are not subnormal; returns what was stored
 //   load_words, store_words        64 raw bytes as 16 int32
 //   + - * /, fma(a, b, c)          a * b + c in one rounding (two where there is no FMA: kHasFma says)
+//   fma_in_place(a, b, acc)        the same, for the sums of a loop that needs all registers
 //   min, max                       of floats: b where either is NaN
 //   to_float, round_to_int         conversion; to nearest even
 //   as_float, as_int               the same bits
 //   shift_left<n>, shift_right<n>  logical
 //   sum, max_lane                  over the lanes, as a tree: i with i + 8, then + 4, + 2, + 1
 //   low_bf16, high_bf16            the lower and upper bfloat16 of each 32-bit lane, as float32
-//   pair_bf16(lo, hi)              the inverse, rounding to nearest even
+//   low_f16, high_f16              the same of float16
+//   pair_bf16(lo, hi)              the inverse of low_bf16 and high_bf16, rounding to nearest even
 //   dot_bf16(acc, a, b)            acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of bfloat16 pairs
 //   dot_int8(acc, a, b)            acc + the products of four neighbouring bytes per lane; those of a are 0..127
 //   splat_4_bytes, splat_8_bytes   the bytes at an address, repeated
@@ -34,6 +36,8 @@
 //   dot_rows(tiles, x, sums)       R rows x P tiles: sums[r][p] += sum over k < 32 of tile[p][k] * x[r][k], exact;
 //                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
 //   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
+//   kNumVectors                    vectors that the registers hold
+//   kHasByteDot                    whether attention multiplies int8 keys with dot_uint8_int8, or widens them first
 //   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
 // clang-format on
 #pragma once
@@ -86,6 +90,10 @@ OCTAVO_INLINE float f16_to_float(uint16_t h) {
     const float magnitude = float(mantissa) * 0x1p-24f;
     return sign ? -magnitude : magnitude;
 }
+
+#if !defined(OCTAVO_ISA_avx2)
+OCTAVO_INLINE F32x16 fma_in_place(F32x16 a, F32x16 b, F32x16 acc) { return fma(a, b, acc); }
+#endif
 
 #if !defined(__AVX512BF16__)
 OCTAVO_INLINE F32x16 store_rounded_bf16(void* p, F32x16 a) {

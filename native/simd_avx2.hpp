@@ -17,6 +17,7 @@ constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
+constexpr bool kHasByteDot = false;
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -133,7 +134,14 @@ OCTAVO_INLINE int32_t max_lane(I32x16 a) {
 }
 
 OCTAVO_INLINE F32x16 low_bf16(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
-OCTAVO_INLINE F32x16 high_bf16(I32x16 pairs) { return as_float(pairs & splat(int32_t(0xffff0000))); }
+// The mask stays in memory: sums need the register.
+alignas(32) constexpr uint32_t kHighHalves[8] = {0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+                                                 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000};
+OCTAVO_INLINE F32x16 high_bf16(I32x16 pairs) {
+    asm("vpand %1, %0, %0" : "+x"(pairs.lo) : "m"(kHighHalves));
+    asm("vpand %1, %0, %0" : "+x"(pairs.hi) : "m"(kHighHalves));
+    return as_float(pairs);
+}
 
 // Nearest even on the bits, in the upper half of each lane; a NaN keeps its sign and becomes quiet.
 OCTAVO_INLINE I32x16 round_bf16(F32x16 a) {
@@ -154,6 +162,25 @@ OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half.lo, half.hi), 0xd8);
     _mm256_storeu_si256(static_cast<__m256i*>(p), packed);
 }
+OCTAVO_INLINE void store_f16(void* p, F32x16 a) {
+    auto* q = static_cast<__m128i*>(p);
+    _mm_storeu_si128(q, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(q + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+template <int first>
+OCTAVO_INLINE F32x16 every_other_f16(I32x16 pairs) {
+    const auto widen = [](__m256i x) {
+        constexpr int i = 2 * first;
+        const __m256i order = _mm256_setr_epi8(i, i + 1, i + 4, i + 5, i + 8, i + 9, i + 12, i + 13, -1, -1,
+                                               -1, -1, -1, -1, -1, -1, i, i + 1, i + 4, i + 5, i + 8, i + 9,
+                                               i + 12, i + 13, -1, -1, -1, -1, -1, -1, -1, -1);
+        const __m256i halves = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(x, order), 0x08);
+        return _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    };
+    return {widen(pairs.lo), widen(pairs.hi)};
+}
+OCTAVO_INLINE F32x16 low_f16(I32x16 pairs) { return every_other_f16<0>(pairs); }
+OCTAVO_INLINE F32x16 high_f16(I32x16 pairs) { return every_other_f16<1>(pairs); }
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
@@ -170,9 +197,12 @@ OCTAVO_INLINE I32x16 even_bytes(I32x16 a) {
             _mm256_srai_epi16(_mm256_slli_epi16(a.hi, 8), 8)};
 }
 OCTAVO_INLINE I32x16 odd_bytes(I32x16 a) { return {_mm256_srai_epi16(a.lo, 8), _mm256_srai_epi16(a.hi, 8)}; }
+// As in fma_in_place.
 OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
-    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
-            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
+    const I32x16 products = {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)};
+    asm("vpaddd %1, %0, %0" : "+x"(acc.lo) : "x"(products.lo));
+    asm("vpaddd %1, %0, %0" : "+x"(acc.hi) : "x"(products.hi));
+    return acc;
 }
 OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
     const I32x16 odd = {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)};
@@ -197,15 +227,24 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
+// acc = fma(a, b, acc), without leave to put it elsewhere: where sums fill the registers, GCC would copy
+// them.
+OCTAVO_INLINE F32x16 fma_in_place(F32x16 a, F32x16 b, F32x16 acc) {
+    asm("vfmadd231ps %2, %1, %0" : "+x"(acc.lo) : "x"(a.lo), "x"(b.lo));
+    asm("vfmadd231ps %2, %1, %0" : "+x"(acc.hi) : "x"(a.hi), "x"(b.hi));
+    return acc;
+}
+
+// By hand: GCC would load an operand once for all that it meets, and spill sums to keep it.
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
-    int32_t bytes;
-    std::memcpy(&bytes, p, sizeof bytes);
-    return splat(bytes);
+    __m256i bytes;
+    asm volatile("vpbroadcastd %1, %0" : "=x"(bytes) : "m"(*static_cast<const char (*)[4]>(p)));
+    return {bytes, bytes};
 }
 OCTAVO_INLINE I32x16 splat_8_bytes(const void* p) {
-    int64_t bytes;
-    std::memcpy(&bytes, p, sizeof bytes);
-    return {_mm256_set1_epi64x(bytes), _mm256_set1_epi64x(bytes)};
+    __m256i bytes;
+    asm volatile("vpbroadcastq %1, %0" : "=x"(bytes) : "m"(*static_cast<const char (*)[8]>(p)));
+    return {bytes, bytes};
 }
 OCTAVO_INLINE F32x16 add_neighbours(F32x16 a, F32x16 b) {
     // hadd works within halves of a register: its 64-bit pairs come out as 0, 2, 1, 3.

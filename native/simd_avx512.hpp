@@ -16,6 +16,7 @@ struct I32x16 {
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 8, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
 constexpr int kNumVectors = 32;  // that the registers hold
+constexpr bool kHasByteDot = true;
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
 OCTAVO_INLINE I32x16 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
@@ -91,6 +92,12 @@ OCTAVO_INLINE I32x16 pair_bf16(F32x16 lo, F32x16 hi) {
 OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(shift_right<16>(round_bf16(a)).v));
 }
+
+OCTAVO_INLINE void store_f16(void* p, F32x16 a) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+OCTAVO_INLINE F32x16 low_f16(I32x16 pairs) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs.v))}; }
+OCTAVO_INLINE F32x16 high_f16(I32x16 pairs) { return low_f16(shift_right<16>(pairs)); }
 
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
     int32_t bytes;

@@ -15,6 +15,7 @@ constexpr bool kHasFma = false;
 constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 4;  // that the registers hold
+constexpr bool kHasByteDot = true;
 
 // f of each lane number, as a vector.
 template <class V, class F>
@@ -160,17 +161,44 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
 }
 // Bits of the half moved into place give its value times 2^-112, subnormals included; all-ones exponents are
 // infinities and NaNs.
+OCTAVO_INLINE F32x16 low_f16(I32x16 pairs) {
+    const I32x16 magnitude = shift_left<13>(pairs & splat(0x7fff));
+    const I32x16 bits = as_int(as_float(magnitude) * splat(0x1p112f));
+    return as_float(ints([&](int i) {
+        const uint32_t half = uint32_t(pairs.v[i]);
+        const uint32_t number =
+            (half & 0x7c00) == 0x7c00 ? uint32_t(magnitude.v[i]) | 0x7f800000 : uint32_t(bits.v[i]);
+        return int32_t(number | (half & 0x8000) << 16);
+    }));
+}
+OCTAVO_INLINE F32x16 high_f16(I32x16 pairs) { return low_f16(shift_right<16>(pairs)); }
 OCTAVO_INLINE F32x16 load_f16(const void* p) {
     uint16_t half[16];
     std::memcpy(half, p, sizeof half);
-    const I32x16 magnitude = ints([&](int i) { return int32_t(uint32_t(half[i] & 0x7fff) << 13); });
-    const F32x16 value = as_float(magnitude) * splat(0x1p112f);
-    const I32x16 bits = as_int(value);
-    return as_float(ints([&](int i) {
-        const uint32_t number =
-            (half[i] & 0x7c00) == 0x7c00 ? uint32_t(magnitude.v[i]) | 0x7f800000 : uint32_t(bits.v[i]);
-        return int32_t(number | uint32_t(half[i] & 0x8000) << 16);
-    }));
+    return low_f16(ints([&](int i) { return int32_t(half[i]); }));
+}
+// To nearest even, on the bits.
+OCTAVO_INLINE void store_f16(void* p, F32x16 a) {
+    const I32x16 bits = as_int(a), magnitude = bits & splat(0x7fffffff);
+    uint16_t half[16];
+    for (int i = 0; i < 16; i++) {
+        const uint32_t x = uint32_t(magnitude.v[i]);
+        uint32_t number;
+        if (x > 0x7f800000)
+            number = 0x7e00;
+        else if (x >= 0x477ff000)  // rounds to 65536 or more
+            number = 0x7c00;
+        else if (x < 0x38800000) {  // below 2^-14: adding 0.5 leaves units of 2^-24 in the low bits
+            const float shifted = as_float(magnitude).v[i] + 0.5f;
+            uint32_t sum;
+            std::memcpy(&sum, &shifted, sizeof sum);
+            number = sum - 0x3f000000;
+        } else {
+            number = (x - 0x38000000 + 0xfff + (x >> 13 & 1)) >> 13;
+        }
+        half[i] = uint16_t(number | (uint32_t(bits.v[i]) >> 16 & 0x8000));
+    }
+    std::memcpy(p, half, sizeof half);
 }
 
 OCTAVO_INLINE I32x16 add_neighbours(I32x16 a, I32x16 b) {

@@ -18,6 +18,7 @@ constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
+constexpr bool kHasByteDot = true;
 
 // f of each quarter's number, as a vector.
 template <class F>
@@ -163,6 +164,14 @@ OCTAVO_INLINE void store_bf16(void* p, F32x16 a) {
     for (int i = 0; i < 4; i++)
         vst1_u8(q + 8 * i, vreinterpret_u8_u16(vshrn_n_u32(vreinterpretq_u32_s32(rounded.v[i]), 16)));
 }
+OCTAVO_INLINE void store_f16(void* p, F32x16 a) {
+    auto* q = static_cast<uint8_t*>(p);
+    for (int i = 0; i < 4; i++) vst1_u8(q + 8 * i, vreinterpret_u8_f16(vcvt_f16_f32(a.v[i])));
+}
+OCTAVO_INLINE F32x16 low_f16(I32x16 pairs) {
+    return floats([&](int i) { return vcvt_f32_f16(vreinterpret_f16_s16(vmovn_s32(pairs.v[i]))); });
+}
+OCTAVO_INLINE F32x16 high_f16(I32x16 pairs) { return low_f16(shift_right<16>(pairs)); }
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }

@@ -81,9 +81,9 @@ int Tape::check_layer(int layer) const {
     if (layer < 0 || layer >= int(cache_.layers.size()))
         refuse("layer=" + std::to_string(layer) + ": the KV layout has " +
                std::to_string(cache_.layers.size()));
-    if (cache_.head_dim % 16 || cache_.head_dim > 256)
+    if (cache_.head_dim % 16 || cache_.head_dim > kMaxHeadDim)
         refuse("head_dim=" + std::to_string(cache_.head_dim) +
-               ": the KV kernels need a multiple of 16, at most 256");
+               ": the KV kernels need a multiple of 16, at most " + std::to_string(kMaxHeadDim));
     return layer;
 }
 
@@ -240,6 +240,19 @@ void Tape::check_blocks(const StepArrays& step) const {
                            std::to_string(cache_.num_frames - 1));
         }
     }
+}
+
+std::vector<AttentionPiece> Tape::attention_pieces() const {
+    std::vector<AttentionPiece> pieces;
+    for (const auto& [key, plan] : plans_) {
+        const AttentionWork work = plan->work();
+        for (int64_t i = 0; i < work.num_items; i++) {
+            const AttentionItem& item = work.items[i];
+            const int32_t* tokens = work.tokens + item.first_token;
+            pieces.push_back({item.row, item.part_begin, item.part_end, {tokens, tokens + item.num_tokens}});
+        }
+    }
+    return pieces;
 }
 
 std::vector<std::string> Tape::op_names() const {

@@ -64,6 +64,13 @@ struct StepArrays {
     std::vector<TableArray> block_tables;
 };
 
+// A piece of the attention of a step: so many tokens of it, over partitions [part_begin, part_end) of the
+// keys that a row's tables lead to. See attention_plan.hpp.
+struct AttentionPiece {
+    int row, part_begin, part_end;
+    std::vector<int> tokens;
+};
+
 class Tape {
   public:
     // `buffer_widths`: float32 values per token of each buffer. Throws std::invalid_argument.
@@ -92,6 +99,9 @@ class Tape {
 
     // What each operation is, by the names of the functions above; joined ones as "rms_norm+linear".
     std::vector<std::string> op_names() const;
+
+    // What the attention of the latest run was cut into, for one layer of each block size and window.
+    std::vector<AttentionPiece> attention_pieces() const;
 
   private:
     struct Embed {

@@ -129,6 +129,13 @@ class Tape:
         """
     def op_names(self) -> list[str]:
         """The operations, those that run as one joined: "rms_norm+linear"."""
+    def attention_pieces(self) -> list[tuple[int, list[int], int, int]]:
+        """What the attention of the latest run was cut into, for one layer of each block size and window.
+
+        Each piece is ``(row, tokens, first, end)``: so many of the step's tokens, over partitions
+        ``[first, end)``, 512 keys each, of the keys that the row's block tables lead to. Tokens of several
+        rows in one piece share those keys: they are read once for all.
+        """
 
 def read_memory(team: Team, isa: str, data: Bytes, passes: int = 1, is_private: bool = False) -> float:
     """Seconds that the team takes to read ``data`` [bytes] ``passes`` times.

@@ -152,7 +152,10 @@ def test_errors_are_short_and_have_a_status(run, arguments, status, message):
 
 def test_errors_that_need_the_model(run, model):
     cases = [
-        (("--kv-dtype", "int4"), "octavo: kv_dtype='int4': choose one of auto, bfloat16, float32, int8"),
+        (
+            ("--kv-dtype", "int4"),
+            "octavo: kv_dtype='int4': choose one of auto, bfloat16, float16, float32, int8",
+        ),
         (("--threads", 99999999999), "octavo: threads=99999999999: must be from 1 to "),
         (("--max-num-seqs", 10**12), "octavo: max_num_seqs=1000000000000: must be at most 65536"),
         (("--kv-memory", "0"), "octavo: kv_memory='0': must be at least 1 byte"),
@@ -182,7 +185,12 @@ def test_models(run, smollm2_path):
     found = json.loads(out)
     assert status == 0
     assert (found["family"], found["num_layers"], found["vocab_size"]) == ("llama", 30, 49152)
-    assert found["kv_bytes_per_token"] == {"bfloat16": 23040, "float32": 46080, "int8": 12240}
+    assert found["kv_bytes_per_token"] == {
+        "bfloat16": 23040,
+        "float16": 23040,
+        "float32": 46080,
+        "int8": 12240,
+    }
     assert found["weight_bytes"] == sum(entry["num_bytes"] for entry in found["encodings"].values())
     status, out, _ = run("models", "info", smollm2_path)
     assert (status, "30 layers" in out) == (0, True)

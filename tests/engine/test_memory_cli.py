@@ -13,7 +13,12 @@ def test_models_info_describes_the_layout(run, smollm2_path):
     found = json.loads(out)
     assert status == 0
     assert found["kv_padding"] == pytest.approx(0.04)
-    assert found["kv_bytes_per_token"] == {"bfloat16": 24000, "float32": 48000, "int8": 13500}
+    assert found["kv_bytes_per_token"] == {
+        "bfloat16": 24000,
+        "float16": 24000,
+        "float32": 48000,
+        "int8": 13500,
+    }
     assert [(g["layers"], g["block_size"], g["num_tables"]) for g in found["kv_groups"]] == [
         ("0-9", 64, 9),
         ("10-19", 16, 2),

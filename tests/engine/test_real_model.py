@@ -348,7 +348,7 @@ def test_closed(smollm2_path):
 
 def test_capacity_counts_true_bytes(smollm2_path):
     # int8 has the scales of 16 tokens in 64 bytes: 4 more bytes for each 64 of a head.
-    for dtype, width in (("bfloat16", 2), ("float32", 4), ("int8", 68 / 64)):
+    for dtype, width in (("bfloat16", 2), ("float16", 2), ("float32", 4), ("int8", 68 / 64)):
         with LLM(smollm2_path, kv_memory="32MiB", kv_dtype=dtype) as llm:
             per_token = 2 * width * llm.spec.num_layers * llm.spec.num_kv_heads * llm.spec.head_dim
             assert llm.capacity.block_bytes == 16 * per_token

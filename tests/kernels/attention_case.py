@@ -146,6 +146,13 @@ class Native:
         tape.paged_attention(first, LAYER, last)
         return self._run(tape, step)
 
+    def pieces(self, step: StepInputs, q: np.ndarray) -> list[tuple[int, list[int], int, int]]:
+        """What the attention of a step is cut into; see ``_native.Tape.attention_pieces``."""
+        tape, first, last = self._tape(q)
+        tape.paged_attention(first, LAYER, last)
+        self._run(tape, step)
+        return tape.attention_pieces()
+
     def rope_and_write(self, step: StepInputs, qkv: np.ndarray) -> np.ndarray:
         """Rotated q [T, Hq, D] of qkv [T, Hq + 2 Hkv, D]; K and V go to the cache."""
         tape, first, last = self._tape(qkv)

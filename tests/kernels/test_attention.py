@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.attention.oracle import paged_attention
 
-DTYPES = ["float32", "bfloat16", "int8"]
+DTYPES = ["float32", "bfloat16", "float16", "int8"]
 BLOCK_SIZES = [8, 16, 24, 40, 64, 128]
 EDGES = [1, 7, 8, 9, 127, 128, 129, 511, 512, 513, 1023, 1024, 1025]
 each_isa = pytest.mark.parametrize("isa", ISAS)
@@ -252,6 +252,61 @@ def test_common_blocks_change_nothing(block_size, dtype, isa):
     for item in work[:4]:
         alone = Native(paged, isa=isa).attend(*paged.step([item]))
         np.testing.assert_array_equal(alone, apart[step.query_start[item[0]] : step.query_start[item[0] + 1]])
+
+
+PARTITION = 512  # keys
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_common_blocks_are_read_once(threads):
+    shape = Shape(6, 2, 32)
+    lengths = (1700, 1100, 1600, 700)
+    sequences = list(sequences_of(shape, lengths))
+    for i in (1, 2):
+        sequences[i] = with_common_prefix(sequences[i], sequences[0], 1030)
+    paged = make_paged(shape, sequences, 16)
+    step, q = paged.step([(i, n - 1, n) for i, n in enumerate(lengths)])
+    native = Native(paged, isa=ISAS[0], threads=threads)
+    apart, pieces_apart = native.attend(step, q), native.pieces(step, q)
+    for i in (1, 2):
+        paged.tables[0][paged.rows[i], : 1030 // 16] = paged.tables[0][paged.rows[0], : 1030 // 16]
+    step, _ = paged.step([(i, n - 1, n) for i, n in enumerate(lengths)])
+    together, pieces = native.attend(step, q), native.pieces(step, q)
+    np.testing.assert_array_equal(together, apart)
+
+    assert all(len(tokens) == 1 for _, tokens, _, _ in pieces_apart)
+    shared = sorted((first, end, sorted(tokens)) for _, tokens, first, end in pieces if len(tokens) > 1)
+    assert {tuple(tokens) for _, _, tokens in shared} == {(0, 1, 2)}
+    assert [part for first, end, _ in shared for part in range(first, end)] == [0, 1]  # 1024 of 1030 tokens
+    assert {row for row, tokens, _, _ in pieces if len(tokens) > 1} <= {paged.rows[i] for i in range(3)}
+    for found in (pieces, pieces_apart):
+        for token, length in enumerate(lengths):
+            parts = [part for _, tokens, first, end in found if token in tokens for part in range(first, end)]
+            assert sorted(parts) == list(range(-(-length // PARTITION)))
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("window", [None, 1, 5, 40, 150])
+def test_a_broken_value_reaches_those_who_see_it(window, dtype, isa):
+    """And no one else, be they earlier tokens or some whose window has moved on, in the same step or not."""
+    shape = Shape(6, 2, 32, dtype, window)
+    clean = make_sequence(shape, 300, seed=7)
+    broken = Sequence(clean.q, clean.k, clean.v.copy())
+    broken.v[131], broken.v[139], broken.v[207, 1, 3] = np.nan, np.inf, -np.inf
+    position = np.arange(300)[:, None]
+    sees = (position >= [131, 139, 207]) & (position < np.array([131, 139, 207]) + (window or 300))
+    native, expected = (
+        Native(make_paged(shape, [s], 24), isa=isa, threads=2).attend for s in (broken, clean)
+    )
+    paged = make_paged(shape, [clean], 24)
+    for start, stop in [(0, 300), (100, 150), (132, 140), (207, 208), (280, 281)]:
+        step, q = paged.step([(0, start, stop)])
+        out, intact = native(step, q), expected(step, q)
+        unaware = ~sees[start:stop].any(1)
+        np.testing.assert_array_equal(out[unaware], intact[unaware])
+        assert np.isfinite(intact).all()
+        assert np.isnan(out[sees[start:stop, 0]]).all()
 
 
 @each_isa

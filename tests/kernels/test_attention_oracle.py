@@ -56,7 +56,7 @@ def test_paged_attention_reads_through_the_tables(block_size, split_tables):
         np.testing.assert_array_equal(out[step.query_start[at] : step.query_start[at + 1]], expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize(("block_size", "head_dim"), [(8, 16), (24, 80), (128, 64)])
 def test_tiles_are_packed_as_the_layout_says(block_size, head_dim, dtype):
     values = np.random.default_rng(0).standard_normal((block_size, head_dim)).astype(np.float32)
@@ -113,7 +113,24 @@ def test_bfloat16_rounds_to_nearest_even():
     assert np.isnan(codec.decode(codec.encode(np.array([np.nan], np.float32), "bfloat16")))[0]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_float16_ends_at_its_largest():
+    pairs = {
+        1.0: 0x3C00,
+        1.0 + 2**-11: 0x3C00,  # half way: to the even one
+        1.0 + 3 * 2**-11: 0x3C02,
+        2.0**-24: 0x0001,
+        -(2.0**-25): 0x8000,
+        65504.0: 0x7BFF,
+        65520.0: 0x7BFF,
+        1e30: 0x7BFF,
+        -float("inf"): 0xFBFF,
+    }
+    encoded = codec.encode(np.array(list(pairs), np.float32), "float16")
+    assert encoded.elements.view(np.uint16).tolist() == list(pairs.values())
+    assert np.isnan(codec.decode(codec.encode(np.array([np.nan], np.float32), "float16")))[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 def test_write_kv_leaves_other_slots_alone(dtype):
     shape = Shape(2, 2, 16, dtype)
     sequence = make_sequence(shape, 40, seed=1)

@@ -5,11 +5,11 @@ import pytest
 from attention_case import ISAS, LAYER, Native, Shape, make_paged, make_sequence
 
 from octavo.attention.oracle import rotate
-from octavo.storage.codec import write_kv
+from octavo.storage.codec import decode, encode, read_kv, write_kv
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("head_dim", "rotary_dim", "block_size"),
@@ -50,7 +50,7 @@ def rotate_in_float32(x, cos, sin):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 def test_chunks_write_the_same_bytes(dtype, isa):
     shape = Shape(2, 2, 32, dtype)
     qkv = np.random.default_rng(1).standard_normal((50, 6, 32)).astype(np.float32)
@@ -66,3 +66,22 @@ def test_chunks_write_the_same_bytes(dtype, isa):
     for output, content in zip(outputs[1:], contents[1:], strict=True):
         np.testing.assert_array_equal(output, outputs[0])
         np.testing.assert_array_equal(content, contents[0])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rounding_of_all_magnitudes(dtype, isa):
+    """Subnormals, ties, and what is too large, as the NumPy codec rounds them."""
+    shape = Shape(1, 1, 256, dtype)
+    rng = np.random.default_rng(2)
+    values = (rng.integers(0, 1 << 32, (16, 256), np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
+    exponents = rng.integers(-30, 20, (24, 256))
+    some = (rng.integers(-4096, 4096, (24, 256)) * 2.0**-11 * 2.0**exponents).astype(np.float32)
+    some[0, :6] = [65504, 65519, 65520, -1e6, np.inf, -np.inf]
+    v = np.concatenate([values, some])[:, None]
+    paged = make_paged(shape, [make_sequence(shape, 40, seed=0)], 8, fill=False)
+    qkv = np.concatenate([np.zeros_like(v), np.zeros_like(v), v], axis=1)
+    Native(paged, isa=isa).rope_and_write(paged.step([(0, 0, 40)])[0], qkv)
+    _, found = read_kv(paged.arena, LAYER, paged.tables, paged.rows[0], 40)
+    np.testing.assert_array_equal(found, decode(encode(v, dtype)))
+    assert np.isnan(found).any()

@@ -137,7 +137,7 @@ SPEC = DecoderSpec(
 )
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8"])
 @pytest.mark.parametrize(
     "block_size", [16, 48, {"0-1": 16, "2-5": 32}, {"0-2": 64, "3": 16, "4-5": 32}], ids=str
 )

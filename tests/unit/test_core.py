@@ -191,7 +191,7 @@ def test_stop_becomes_a_tuple():
         ({"block_size": 12}, "block_size=12: must be a multiple of 8"),
         ({"block_size": 256}, "block_size=256"),
         ({"block_size": "16"}, "block_size='16'"),
-        ({"kv_dtype": "float64"}, "kv_dtype='float64': choose one of auto, bfloat16, float32, int8"),
+        ({"kv_dtype": "float64"}, "kv_dtype='float64': choose one of auto, bfloat16, float16, float32, int8"),
         ({"activations": "int4"}, "activations='int4'"),
         ({"backend": "tpu"}, "backend='tpu'"),
         ({"max_num_seqs": 0}, "max_num_seqs=0"),

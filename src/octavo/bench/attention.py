@@ -11,7 +11,7 @@ from octavo.backends.base import AttentionShape
 from octavo.backends.cpu import CpuBackend, Program
 from octavo.backends.recorder import Recorder, Value
 from octavo.bench.cases import F32, Case, ModelSize, Rotation, compile_ops, relative_error
-from octavo.bench.counting import token_kv_bytes
+from octavo.bench.counting import KV_ARITHMETIC, token_kv_bytes
 from octavo.engine.machine import available_memory
 from octavo.storage.arena import Arena
 from octavo.storage.codec import read_kv
@@ -19,13 +19,13 @@ from octavo.storage.layout import KVLayout, StorageDtype
 
 DECODE = ((1, 2048), (1, 16384), (16, 2048))  # rows, tokens of context of each
 PREFILL = ((512, 0), (512, 4096), (2048, 0), (2048, 4096))  # new tokens, tokens before them
-DTYPES: tuple[StorageDtype, ...] = ("bfloat16", "float32", "int8")
+DTYPES: tuple[StorageDtype, ...] = ("bfloat16", "float16", "float32", "int8")
 BLOCK_SIZES = (16, 64)
 
 _NUM_LAYERS = 8  # of the cache in which sequences decode
 _CHECKED_TOKENS = 5
 # Of bfloat16 and int8, kernels may round queries and weights too.
-_TOLERANCE = {"bfloat16": 0.02, "float32": 1e-5, "int8": 0.05}
+_TOLERANCE = {"bfloat16": 0.02, "float16": 1e-5, "float32": 1e-5, "int8": 0.05}
 
 
 def decode_cases(
@@ -138,7 +138,7 @@ def _decode_case(backend: CpuBackend, cache: _Cache, num_rows: int, context_len:
         streamed_bytes=streamed,
         activation_bytes=2 * q.nbytes,
         operations=4 * q.shape[1] * num_rows * context_len,
-        arithmetic=layout.dtype,
+        arithmetic=KV_ARITHMETIC[layout.dtype],
     )
 
 
@@ -159,7 +159,7 @@ def _prefill_case(backend: CpuBackend, cache: _Cache, num_new: int, num_past: in
         streamed_bytes=streamed,
         activation_bytes=2 * q.nbytes,
         operations=4 * q.shape[1] * int((step.positions.astype(np.int64) + 1).sum()),
-        arithmetic=layout.dtype,
+        arithmetic=KV_ARITHMETIC[layout.dtype],
     )
 
 
@@ -186,6 +186,8 @@ def _fill(arena: Arena, rng: np.random.Generator) -> None:
         pattern = values.view(np.uint8)
     elif layout.dtype == "bfloat16":
         pattern = np.ascontiguousarray(values.view(np.uint16)[1::2]).view(np.uint8)
+    elif layout.dtype == "float16":
+        pattern = values.astype(np.float16).view(np.uint8)
     else:  # K is stored with 128 added, V is not: neither may be -128
         pattern = rng.integers(1, 128, 1 << 20, np.uint8) + np.uint8(128) * rng.integers(
             0, 2, 1 << 20, np.uint8

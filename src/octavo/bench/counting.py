@@ -7,6 +7,7 @@ Legend: T step tokens, S logits wanted, K inputs and N outputs of a layer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,14 @@ from octavo.weights.tensor import BLOCK_OF, WeightTensor
 
 _FLOAT_BYTES = 4
 _PANEL = 16  # outputs that the kernels pack together; a layer is padded to a multiple
+
+# What attention multiplies in: float16 is widened.
+KV_ARITHMETIC: Final[dict[StorageDtype, Arithmetic]] = {
+    "bfloat16": "bfloat16",
+    "float16": "float32",
+    "float32": "float32",
+    "int8": "int8",
+}
 
 
 def token_kv_bytes(dtype: StorageDtype, num_kv_heads: int, head_dim: int) -> int:
@@ -171,7 +180,7 @@ class CountingOps:
             2 * self._bytes(q),
             self._bytes(q),
             4 * self.layout.head_dim * self.num_heads * self._num_visible(self.windows[layer]),
-            self.layout.dtype,
+            KV_ARITHMETIC[self.layout.dtype],
         )
         return self._append(count, q.width)
 

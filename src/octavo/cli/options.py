@@ -24,7 +24,9 @@ PrefixCache = Annotated[
 KVMemory = Annotated[
     str | None, typer.Option(help="Size of the KV pool, e.g. 4GiB. Default: a share of the free memory.")
 ]
-KVDtype = Annotated[str, typer.Option(help="Element type of K and V: auto, bfloat16, float32, int8.")]
+KVDtype = Annotated[
+    str, typer.Option(help="Element type of K and V: auto, bfloat16, float16, float32, int8.")
+]
 Activations = Annotated[str, typer.Option(help="Input of linear layers: auto, int8, float32.")]
 Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: the cores this process may use.")]
 MaxNumSeqs = Annotated[int, typer.Option(help="Requests that run at once.")]

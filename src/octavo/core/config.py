@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from octavo.core.errors import InvalidConfig, NotYetSupported, shown
 
-KVDtype = Literal["auto", "bfloat16", "float32", "int8"]
+KVDtype = Literal["auto", "bfloat16", "float16", "float32", "int8"]
 Activations = Literal["auto", "int8", "float32"]
 BackendName = Literal["cpu", "oracle"]
 Scheduling = Literal["fcfs", "priority"]
@@ -18,7 +18,7 @@ MAX_BLOCK_SIZE = 128
 MAX_NUM_SEQS = 65_536
 MAX_STEP_TOKENS = 65_536
 
-_PLANNED_KV_DTYPES = ("int4", "float16", "fp8")
+_PLANNED_KV_DTYPES = ("int4", "fp8")
 _PLANNED_BACKENDS = ("cuda",)
 _PLANNED_SPECULATION = ("draft", "eagle", "medusa")
 
@@ -31,7 +31,8 @@ class EngineConfig:
         block_size: tokens per KV block, a multiple of 8 in 8..128: one number, or a mapping of ranges
             of layers like ``{"0-9": 64, "10,11-29": 16}``, which is kept as pairs.
         kv_memory_bytes: bytes of the KV pool, or None to choose from what the machine has free.
-        kv_dtype: element type of K and V; "auto" is bfloat16, "int8" has a scale per token and head.
+        kv_dtype: element type of K and V; "auto" is bfloat16, float16 is finer but ends at 65504, "int8" has
+            a scale per token and head.
         activations: how linear layers see their input. "auto" quantizes it to int8 per 32 values where
             the weights are int4 or int8 and keeps float32 elsewhere; "float32" never quantizes.
         prefix_cache: reuse the blocks of equal prompt prefixes.

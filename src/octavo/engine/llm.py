@@ -111,7 +111,8 @@ class LLM:
         block_size: tokens per KV block, a multiple of 8 in 8..128; or one for each range of layers, like
             ``{"0-9": 64, "10-19": 16, "20-29": 8}``.
         kv_memory: size of the KV pool in bytes or as text such as "4GiB"; None takes a share of what is free.
-        kv_dtype: "auto" (bfloat16), "bfloat16", "float32", or "int8", which holds nearly twice the tokens.
+        kv_dtype: "auto" (bfloat16), "bfloat16", "float16", "float32", or "int8", which holds nearly twice the
+            tokens.
         activations: "auto" (int8 where the weights are quantized), "int8" or "float32".
         prefix_cache: reuse the KV of equal beginnings.
         max_num_seqs: requests that run at once; more wait their turn.

@@ -19,6 +19,7 @@ IntArray = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 ELEMENTS: dict[StorageDtype, npt.DTypeLike] = {
     "bfloat16": np.uint16,
+    "float16": np.float16,
     "float32": np.float32,
     "int8": np.int8,
 }
@@ -40,11 +41,15 @@ class Encoded:
 def encode(values: npt.NDArray[np.floating], dtype: StorageDtype) -> Encoded:
     """Round heads [..., D] to what is stored: to the nearest, ties to even.
 
-    The scale of an int8 head is the largest magnitude / 127, or NaN if a value is not finite.
+    The scale of an int8 head is the largest magnitude / 127, or NaN if a value is not finite. What a float16
+    cannot hold, infinities too, becomes the largest that it can, 65504; a NaN stays one.
     """
     floats = np.ascontiguousarray(values, np.float32)
     if dtype == "float32":
         return Encoded(floats)
+    if dtype == "float16":
+        most = np.finfo(np.float16).max
+        return Encoded(np.clip(floats, -most, most).astype(np.float16))
     if dtype == "int8":
         with np.errstate(invalid="ignore", over="ignore"):
             defect = (floats - floats).sum(-1, dtype=np.float32)
@@ -63,7 +68,7 @@ def decode(encoded: Encoded) -> FloatArray:
     elements = encoded.elements
     if encoded.scales is not None:
         return elements.astype(np.float32) * encoded.scales[..., None]
-    if elements.dtype == np.float32:
+    if elements.dtype != np.uint16:
         return elements.astype(np.float32)
     return (elements.astype(np.uint32) << 16).view(np.float32)
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
-StorageDtype = Literal["bfloat16", "float32", "int8"]
-DTYPE_BYTES: dict[StorageDtype, int] = {"bfloat16": 2, "float32": 4, "int8": 1}
+StorageDtype = Literal["bfloat16", "float16", "float32", "int8"]
+DTYPE_BYTES: dict[StorageDtype, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1}
 PACKING = "rows8"
 
 
