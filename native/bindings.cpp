@@ -142,9 +142,11 @@ NB_MODULE(_native, m) {
         .def_ro("num_outputs", &PackedLinear::num_outputs)
         .def_prop_ro("all_quantized", &PackedLinear::all_quantized);
 
+    nb::class_<WeightMemory>(m, "WeightMemory").def(nb::init<>());
+
     m.def(
         "pack_linear",
-        [](Team& team, const std::vector<WeightTuple>& weights) {
+        [](Team& team, WeightMemory& memory, const std::vector<WeightTuple>& weights) {
             std::vector<WeightView> views;
             for (const auto& [name, data, num_inputs, bias] : weights) {
                 const Encoding encoding = parse_encoding(name);
@@ -154,9 +156,9 @@ NB_MODULE(_native, m) {
                                  bias ? bias->data() : nullptr});
             }
             nb::gil_scoped_release release;
-            return pack_linear(views, team);
+            return pack_linear(views, memory, team);
         },
-        "team"_a, "weights"_a);
+        "team"_a, "memory"_a, "weights"_a);
 
     nb::class_<CacheView>(m, "Cache")
         .def(

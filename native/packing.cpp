@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -81,15 +80,11 @@ int64_t segment_bytes(const Segment& segment) {
     return (bytes + 63) / 64 * 64;
 }
 
-struct FreeAligned {
-    void operator()(uint8_t* p) const { ::operator delete[](p, std::align_val_t(64)); }
-};
-
 // A packed layer with the memory that it points to.
 struct OwningLinear : PackedLinear {
     std::vector<Segment> owned_segments;
     std::vector<std::vector<float>> owned_biases;
-    std::unique_ptr<uint8_t[], FreeAligned> memory;
+    std::shared_ptr<uint8_t> memory;
 };
 
 }  // namespace
@@ -111,7 +106,8 @@ int64_t row_bytes(Encoding encoding, int64_t width) {
     return 0;
 }
 
-std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, Team& team) {
+std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, WeightMemory& memory,
+                                          Team& team) {
     if (weights.empty()) throw std::invalid_argument("a linear layer needs at least one weight matrix");
     auto layer = std::make_shared<OwningLinear>();
     layer->num_inputs = weights[0].num_inputs;
@@ -139,7 +135,7 @@ std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights
         layer->num_outputs += weight.num_outputs;
         bytes += segment_bytes(segment);
     }
-    layer->memory.reset(static_cast<uint8_t*>(::operator new[](bytes, std::align_val_t(64))));
+    layer->memory = memory.allocate(bytes);
 
     uint8_t* next = layer->memory.get();
     for (size_t s = 0; s < weights.size(); s++) {

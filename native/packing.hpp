@@ -16,6 +16,7 @@
 
 #include "kernels.hpp"
 #include "team.hpp"
+#include "weight_memory.hpp"
 
 namespace octavo {
 
@@ -33,6 +34,7 @@ struct WeightView {
 int64_t row_bytes(Encoding encoding, int64_t width);
 
 // Throws std::invalid_argument where a layer cannot consist of these matrices.
-std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, Team& team);
+std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, WeightMemory& memory,
+                                          Team& team);
 
 }  // namespace octavo

@@ -1,5 +1,8 @@
 """Linear layers against float64 in every encoding, and equality wherever circumstances must not matter."""
 
+import resource
+from pathlib import Path
+
 import numpy as np
 import pytest
 from kernel_case import (
@@ -230,6 +233,25 @@ def test_float_scales_of_every_kind(isa: str) -> None:
         backend = CpuBackend(1, activations, isa=isa)
         got = apply(backend, np.eye(32, dtype=np.float32) * 127, [weight])
         np.testing.assert_array_equal(got, (expected * 127).astype(np.float32))
+
+
+def test_packed_weights_go_back_to_the_system(isa: str) -> None:
+    """All but the latest mapping: a model that is loaded again and again takes the room of one."""
+    weight = float_tensor(np.ones((1024, 1024), np.float32))  # 4 MiB, of a mapping of 64
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def load(times: int) -> None:
+        for _ in range(times):
+            backend = CpuBackend(1, isa=isa)
+            layers = [backend.load_linear([weight]) for _ in range(20)]
+            assert {layer.packed.num_outputs for layer in layers} == {1024}
+
+    load(1)
+    before = resident()
+    load(4)
+    assert resident() - before < 40 << 20
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
