@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "blocks.hpp"
 #include "kernels.hpp"
 #include "packed_linear.hpp"
 #include "quantize.hpp"
@@ -43,48 +44,88 @@ OCTAVO_INLINE void prefetch_outputs(const LinearArgs& args, const LinearItem& it
 }
 
 template <Encoding encoding>
-struct QuantizedTraits {
-    static constexpr bool is_q8 = encoding == Encoding::Q8_0;
-    static constexpr bool has_minimum = encoding == Encoding::Q4_1;
-    static constexpr int tile_bytes = is_q8 ? 512 : 256;
-    static constexpr int scale_bytes = has_minimum ? 64 : 32;
+struct Quantized {
+    static constexpr Form form = form_of(encoding);
+    static constexpr int parts = form.halves ? 2 : 1;  // of a group, each with a scale of its own
+    using Tile =
+        std::conditional_t<form.code_bits == 4, Tile4, std::conditional_t<form.code_bits == 6, Tile6, Tile8>>;
+};
+
+// Scales and minimums of one panel's group, exactly as the file means them: a product of 11 bits and 8 is a
+// float32.
+template <Encoding encoding>
+struct Scales {
+    using Q = Quantized<encoding>;
+    F32x16 scale[Q::parts], minimum[Q::parts];
+
+    OCTAVO_INLINE Scales() = default;
+    OCTAVO_INLINE Scales(const uint8_t* panel, int64_t group) {
+        constexpr Form form = Q::form;
+        constexpr int groups = form.block_values / 32;
+        const uint8_t* block = panel + group / groups * form.scale_bytes();
+        const F32x16 d = load_f16(block), m = form.has_minimum ? load_f16(block + 32) : splat(0.0f);
+        const uint8_t* integers = block + form.half_bytes() + group % groups * form.integer_bytes();
+        for (int h = 0; h < Q::parts; h++) {
+            scale[h] = form.in_superblocks() ? load_int8(integers + 16 * h) * d : d;
+            minimum[h] =
+                form.in_superblocks() && form.has_minimum ? load_int8(integers + 16 * (Q::parts + h)) * m : m;
+        }
+    }
 };
 
 template <Encoding encoding>
-OCTAVO_INLINE I32x16 sum_start(const QuantizedGroup& group) {
-    if constexpr (encoding == Encoding::Q4_1) return splat(kSumBias);
-    return splat(encoding == Encoding::Q8_0 ? group.start_q8 : group.start_q4);
+OCTAVO_INLINE I32x16 sum_start(const QuantizedGroup& group, int part) {
+    constexpr Form form = form_of(encoding);
+    if constexpr (form.zero == 0) return splat(kSumBias);
+    if constexpr (form.halves) return splat(kSumBias - form.zero * group.half_sums[part]);
+    return splat(form.zero == 8 ? group.start_q4 : group.start_q8);
+}
+
+template <Encoding encoding>
+OCTAVO_INLINE float scaled_sum(const QuantizedGroup& group, int part) {
+    return form_of(encoding).halves ? group.scale * float(group.half_sums[part]) : group.scaled_sum;
 }
 
 // R rows x P panels of one group: all their integer sums side by side, so that none has to wait for another.
 template <Encoding encoding, int R, int P, class Tile>
-OCTAVO_INLINE void add_tiles(const Tile (&tiles)[P], const F32x16 (&scales)[P], const F32x16 (&minimums)[P],
+OCTAVO_INLINE void add_tiles(const Tile (&tiles)[P], const Scales<encoding> (&scales)[P],
                              const QuantizedGroup* groups, float* sums) {
-    I32x16 dots[R][P];
+    constexpr int parts = Quantized<encoding>::parts;
+    I32x16 dots[parts][R][P];
     const int8_t* values[R];
     for (int r = 0; r < R; r++) {
         values[r] = groups[r].values;
-        for (int p = 0; p < P; p++) dots[r][p] = sum_start<encoding>(groups[r]);
+        for (int h = 0; h < parts; h++)
+            for (int p = 0; p < P; p++) dots[h][r][p] = sum_start<encoding>(groups[r], h);
     }
-    dot_rows(tiles, values, dots);
+    if constexpr (parts == 1) {
+        dot_rows<0, 8>(tiles, values, dots[0]);
+    } else {
+        dot_rows<0, 4>(tiles, values, dots[0]);
+        dot_rows<4, 8>(tiles, values, dots[1]);
+    }
     for (int r = 0; r < R; r++)
         for (int p = 0; p < P; p++) {
             float* place = sums + (r * P + p) * 16;
-            F32x16 sum = fma(scale_sum(dots[r][p], groups[r]), scales[p], load(place));
-            if constexpr (encoding == Encoding::Q4_1)
-                sum = fma(minimums[p], splat(groups[r].scaled_sum), sum);
+            F32x16 sum = load(place);
+            for (int h = 0; h < parts; h++) {
+                sum = fma(scale_sum(dots[h][r][p], groups[r]), scales[p].scale[h], sum);
+                if constexpr (form_of(encoding).has_minimum)
+                    sum = fma(scales[p].minimum[h], splat(scaled_sum<encoding>(groups[r], h)), sum);
+            }
             store(place, sum);
         }
 }
 
-// int8 activations on P panels. Per group of inputs, in order:
+// int8 activations on P panels. Per group of inputs (where it has two scales: per half), in order:
 // sum += (float(integer dot) * input scale) * weight scale [+ minimum * input sum].
 template <Encoding encoding, int P>
 inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel) {
-    using Traits = QuantizedTraits<encoding>;
-    using Tile = std::conditional_t<Traits::is_q8, Tile8, Tile4>;
+    using Tile = typename Quantized<encoding>::Tile;
+    constexpr int tile_bytes = form_of(encoding).tile_bytes();
     const Segment& segment = *item.segment;
     const int64_t num_groups = args.weight->num_inputs / 32;
+    const int64_t group_scale_bytes = segment.scale_bytes / num_groups;
     const int num_rows = item.end_row - item.first_row;
     const QuantizedGroup* groups = item.groups + item.first_row;
     const uint8_t* tile_data = segment.tiles + first_panel * segment.tile_bytes;
@@ -92,29 +133,24 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
     alignas(64) float sums[kRowBlock * P * 16];
     for (int i = 0; i < num_rows * P; i++) store(sums + 16 * i, splat(0.0f));
     for (int64_t g = 0; g < num_groups; g++) {
-        const auto tile_of = [&](int p) {
-            return tile_data + p * segment.tile_bytes + g * Traits::tile_bytes;
-        };
-        F32x16 scales[P], minimums[P];
+        const auto tile_of = [&](int p) { return tile_data + p * segment.tile_bytes + g * tile_bytes; };
+        Scales<encoding> scales[P];
         for (int p = 0; p < P; p++) {
             // The panels after these, from front to back: a fixed distance ahead would, with several panels
             // at once, often meet what is being read already.
             const int64_t ahead = g * P + p;
-            for (int i = 0; i < Traits::tile_bytes; i += 64)
-                prefetch_l2(tile_data + P * segment.tile_bytes + ahead * Traits::tile_bytes + i);
-            prefetch_l2(scale_data + P * segment.scale_bytes + ahead * Traits::scale_bytes);
-            const uint8_t* scale = scale_data + p * segment.scale_bytes + g * Traits::scale_bytes;
-            scales[p] = load_f16(scale);
-            minimums[p] = Traits::has_minimum ? load_f16(scale + 32) : splat(0.0f);
+            for (int i = 0; i < tile_bytes; i += 64)
+                prefetch_l2(tile_data + P * segment.tile_bytes + ahead * tile_bytes + i);
+            prefetch_l2(scale_data + P * segment.scale_bytes + ahead * group_scale_bytes);
+            scales[p] = Scales<encoding>(scale_data + p * segment.scale_bytes, g);
         }
         const auto add_rows = [&](const Tile(&tiles)[P]) {
             int r = 0;
             for (; r + kDotRows <= num_rows; r += kDotRows)
-                add_tiles<encoding, kDotRows, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
+                add_tiles<encoding, kDotRows, P>(tiles, scales, groups + r, sums + r * P * 16);
             for (; r + 4 <= num_rows; r += 4)
-                add_tiles<encoding, 4, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
-            for (; r < num_rows; r++)
-                add_tiles<encoding, 1, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
+                add_tiles<encoding, 4, P>(tiles, scales, groups + r, sums + r * P * 16);
+            for (; r < num_rows; r++) add_tiles<encoding, 1, P>(tiles, scales, groups + r, sums + r * P * 16);
         };
         if constexpr (P == 2)
             add_rows({Tile(tile_of(0)), Tile(tile_of(1))});
@@ -153,24 +189,23 @@ OCTAVO_INLINE void decode_tile(const uint8_t* panel, const uint8_t* scales, int6
             store(out + 16 * (k + 1), high_bf16(pairs));
         }
     } else {
-        using Traits = QuantizedTraits<encoding>;
-        const uint8_t* tile = panel + group * Traits::tile_bytes;
-        scales += group * Traits::scale_bytes;
-        const F32x16 scale = load_f16(scales);
-        const F32x16 minimum = Traits::has_minimum ? load_f16(scales + 32) : splat(0.0f);
-        const I32x16 zero = splat(Traits::is_q8 ? 128 : encoding == Encoding::Q4_0 ? 8 : 0);
-        const I32x16 mask = splat(Traits::is_q8 ? 255 : 15);
-        const auto put = [&](int k, I32x16 stored) {
-            const F32x16 value = to_float((stored & mask) - zero) * scale;
-            store(out + 16 * k, Traits::has_minimum ? value + minimum : value);
+        constexpr Form form = form_of(encoding);
+        const uint8_t* tile = panel + group * form.tile_bytes();
+        const Scales<encoding> scale(scales, group);
+        const I32x16 zero = splat(form.zero);
+        const I32x16 mask = splat(form.code_bits == 4 ? 15 : 255);
+        const auto put = [&](int k, I32x16 code) {
+            const int part = form.halves ? k / 16 : 0;
+            const F32x16 value = to_float((code & mask) - zero) * scale.scale[part];
+            store(out + 16 * k, form.has_minimum ? value + scale.minimum[part] : value);
         };
-        for (int i = 0; i < Traits::tile_bytes / 64; i++) {
+        for (int i = 0; i < form.tile_bytes() / 64; i++) {
             const I32x16 word = load_words(tile + 64 * i);
             put(4 * i, word);
             put(4 * i + 1, shift_right<8>(word));
             put(4 * i + 2, shift_right<16>(word));
             put(4 * i + 3, shift_right<24>(word));
-            if constexpr (!Traits::is_q8) {
+            if constexpr (form.code_bits == 4) {
                 put(4 * i + 16, shift_right<4>(word));
                 put(4 * i + 17, shift_right<12>(word));
                 put(4 * i + 18, shift_right<20>(word));
@@ -236,24 +271,14 @@ inline void float_item(const LinearArgs& args, const LinearItem& item) {
 }
 
 inline void linear_item(const LinearArgs& args, const LinearItem& item) {
-    const bool quantized = args.quantize_input;
-    switch (item.segment->encoding) {
-        case Encoding::F32:
-            return float_item<Encoding::F32>(args, item);
-        case Encoding::F16:
-            return float_item<Encoding::F16>(args, item);
-        case Encoding::BF16:
-            return float_item<Encoding::BF16>(args, item);
-        case Encoding::Q8_0:
-            return quantized ? quantized_item<Encoding::Q8_0>(args, item)
-                             : float_item<Encoding::Q8_0>(args, item);
-        case Encoding::Q4_0:
-            return quantized ? quantized_item<Encoding::Q4_0>(args, item)
-                             : float_item<Encoding::Q4_0>(args, item);
-        case Encoding::Q4_1:
-            return quantized ? quantized_item<Encoding::Q4_1>(args, item)
-                             : float_item<Encoding::Q4_1>(args, item);
-    }
+    with_encoding(item.segment->encoding, [&](auto encoding) {
+        // What is packed as another never comes here.
+        if constexpr (packed_as(encoding.value) == encoding.value) {
+            if constexpr (is_quantized(encoding.value))
+                if (args.quantize_input) return quantized_item<encoding.value>(args, item);
+            float_item<encoding.value>(args, item);
+        }
+    });
 }
 
 OCTAVO_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -113,6 +113,12 @@ OCTAVO_INLINE F32x16 load_bf16(const void* p) {
     return as_float(shift_left<16>(wide));
 }
 
+OCTAVO_INLINE F32x16 load_int8(const void* p) {
+    const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+
 OCTAVO_INLINE float sum(F32x16 a) {
     const __m256 b = _mm256_add_ps(a.lo, a.hi);
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
@@ -130,6 +136,13 @@ OCTAVO_INLINE int32_t max_lane(I32x16 a) {
     __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
     c = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
     return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+OCTAVO_INLINE int32_t sum(I32x16 a) {
+    const __m256i b = _mm256_add_epi32(a.lo, a.hi);
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
 OCTAVO_INLINE F32x16 low_bf16(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
@@ -190,11 +203,7 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
         _mm256_packs_epi16(_mm256_packs_epi32(lo.lo, lo.hi), _mm256_packs_epi32(hi.lo, hi.hi));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(words, order));
-    const I32x16 both = lo + hi;
-    const __m256i b = _mm256_add_epi32(both.lo, both.hi);
-    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+    return sum(lo + hi);
 }
 
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
@@ -242,6 +251,13 @@ OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
     return acc + I32x16{products(a.lo, b.lo), products(a.hi, b.hi)};
 }
 
+struct Tile6 {
+    I32x16 w[8];
+    OCTAVO_INLINE explicit Tile6(const uint8_t* p) {
+        for (int i = 0; i < 8; i++) w[i] = load_words(p + 64 * i);
+    }
+};
+
 constexpr int kTile8Zero = 0;
 
 struct Tile8 {
@@ -256,9 +272,10 @@ struct Tile8 {
 };
 
 // vpmaddubsw saturates at 16 bits: |w| times x with w's sign stays below it, since |w| <= 128 and |x| <= 127.
+template <int begin, int end>
 OCTAVO_INLINE I32x16 dot(const Tile8& tile, const int8_t* x, I32x16 start) {
     const __m256i ones = _mm256_set1_epi16(1);
-    for (int i = 0; i < 8; i++) {
+    for (int i = begin; i < end; i++) {
         const __m256i four = broadcast_4(x + 4 * i);
         const auto products = [&](__m256i w) {
             return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(four, w)),
@@ -269,11 +286,28 @@ OCTAVO_INLINE I32x16 dot(const Tile8& tile, const int8_t* x, I32x16 start) {
     return start;
 }
 
+// 4 products of at most 63 * 127 fit in 16 bits.
+template <int begin, int end>
+OCTAVO_INLINE I32x16 dot(const Tile6& tile, const int8_t* x, I32x16 start) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int i = begin; i < end; i += 2) {
+        const __m256i a = broadcast_4(x + 4 * i), b = broadcast_4(x + 4 * i + 4);
+        const auto products = [&](__m256i v, __m256i w) {
+            return _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(v, a), _mm256_maddubs_epi16(w, b)),
+                                     ones);
+        };
+        start = start +
+                I32x16{products(tile.w[i].lo, tile.w[i + 1].lo), products(tile.w[i].hi, tile.w[i + 1].hi)};
+    }
+    return start;
+}
+
 // 16 products of at most 15 * 127 fit in 16 bits: one widening at the end.
+template <int begin, int end>
 OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i lo = _mm256_setzero_si256(), hi = lo;
-    for (int i = 0; i < 8; i++) {
+    for (int i = begin; i < end; i++) {
         const __m256i four = broadcast_4(x + 4 * i);
         lo = _mm256_add_epi16(lo, _mm256_maddubs_epi16(tile.w[i].lo, four));
         hi = _mm256_add_epi16(hi, _mm256_maddubs_epi16(tile.w[i].hi, four));
@@ -281,10 +315,10 @@ OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
     return start + I32x16{_mm256_madd_epi16(lo, ones), _mm256_madd_epi16(hi, ones)};
 }
 
-template <int R, int P, class Tile>
+template <int begin, int end, int R, int P, class Tile>
 OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
+        for (int p = 0; p < P; p++) sums[r][p] = dot<begin, end>(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace
