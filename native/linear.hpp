@@ -144,6 +144,10 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
             prefetch_l2(scale_data + P * segment.scale_bytes + ahead * group_scale_bytes);
             scales[p] = Scales<encoding>(scale_data + p * segment.scale_bytes, g);
         }
+        // A tile for itself: one that several rows share would have to lie in memory.
+        const auto add_row = [&](const Tile(&tiles)[P]) {
+            add_tiles<encoding, 1, P>(tiles, scales, groups, sums);
+        };
         const auto add_rows = [&](const Tile(&tiles)[P]) {
             int r = 0;
             for (; r + kDotRows <= num_rows; r += kDotRows)
@@ -152,10 +156,16 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
                 add_tiles<encoding, 4, P>(tiles, scales, groups + r, sums + r * P * 16);
             for (; r < num_rows; r++) add_tiles<encoding, 1, P>(tiles, scales, groups + r, sums + r * P * 16);
         };
-        if constexpr (P == 2)
-            add_rows({Tile(tile_of(0)), Tile(tile_of(1))});
+        const auto with_tiles = [&](auto&& add) {
+            if constexpr (P == 2)
+                add({Tile(tile_of(0)), Tile(tile_of(1))});
+            else
+                add({Tile(tile_of(0))});
+        };
+        if (num_rows == 1)
+            with_tiles(add_row);
         else
-            add_rows({Tile(tile_of(0))});
+            with_tiles(add_rows);
         groups += args.num_rows;
         if (g + 2 == num_groups) prefetch_outputs(args, item, first_panel, P);
     }
