@@ -182,14 +182,18 @@ inline void quantized_item(const LinearArgs& args, const LinearItem& item) {
     if (panel < item.end_panel) quantized_panels<encoding, 1>(args, item, panel);
 }
 
-// Up to 32 inputs of a panel as float32 [inputs][16], exactly the values that the file means.
+// Up to 32 inputs of a panel as float32 [inputs][16], exactly the values that the file means: in `out`, or
+// where they are.
+using DecodeTile = const float* (*)(const uint8_t* panel, const uint8_t* scales, int64_t num_inputs,
+                                    int64_t group, float* out);
+
 template <Encoding encoding>
-OCTAVO_INLINE void decode_tile(const uint8_t* panel, const uint8_t* scales, int64_t num_inputs, int64_t group,
-                               float* out) {
+inline const float* decode_tile(const uint8_t* panel, [[maybe_unused]] const uint8_t* scales,
+                                int64_t num_inputs, int64_t group, float* out) {
     const int64_t first = group * 32;
     const int count = int(num_inputs - first < 32 ? num_inputs - first : 32);
     if constexpr (encoding == Encoding::F32) {
-        std::memcpy(out, panel + first * 64, count * 64);
+        return reinterpret_cast<const float*>(panel) + first * 16;
     } else if constexpr (encoding == Encoding::F16) {
         for (int k = 0; k < count; k++) store(out + 16 * k, load_f16(panel + (first + k) * 32));
     } else if constexpr (encoding == Encoding::BF16) {
@@ -223,11 +227,22 @@ OCTAVO_INLINE void decode_tile(const uint8_t* panel, const uint8_t* scales, int6
             }
         }
     }
+    return out;
+}
+
+// One input: its weights in P panels meet R rows of x.
+template <int R, int P>
+OCTAVO_INLINE void add_float_input(const F32x16 (&w)[P], const float* x, int64_t x_stride,
+                                   F32x16 (&sums)[R][P]) {
+    for (int r = 0; r < R; r++) {
+        const F32x16 value = splat(x[r * x_stride]);
+        for (int p = 0; p < P; p++) sums[r][p] = fma(w[p], value, sums[r][p]);
+    }
 }
 
 // R rows x P panels of float sums over one tile, in registers.
 template <int R, int P>
-OCTAVO_INLINE void add_float_tile(const float (*tiles)[32 * 16], int count, const float* x, int64_t x_stride,
+OCTAVO_INLINE void add_float_tile(const float* const (&tiles)[P], int count, const float* x, int64_t x_stride,
                                   float* sums) {
     F32x16 acc[R][P];
     for (int r = 0; r < R; r++)
@@ -235,49 +250,99 @@ OCTAVO_INLINE void add_float_tile(const float (*tiles)[32 * 16], int count, cons
     for (int k = 0; k < count; k++) {
         F32x16 w[P];
         for (int p = 0; p < P; p++) w[p] = load(tiles[p] + 16 * k);
-        for (int r = 0; r < R; r++) {
-            const F32x16 value = splat(x[r * x_stride + k]);
-            for (int p = 0; p < P; p++) acc[r][p] = fma(w[p], value, acc[r][p]);
-        }
+        add_float_input<R, P>(w, x + k, x_stride, acc);
     }
     for (int r = 0; r < R; r++)
         for (int p = 0; p < P; p++) store(sums + (r * P + p) * 16, acc[r][p]);
 }
 
+// Rows [r, num_rows) by groups of at most R.
+template <int R, int P>
+OCTAVO_INLINE void add_float_rows(const float* const (&tiles)[P], int count, const float* x, int64_t x_stride,
+                                  float* sums, int num_rows, int r = 0) {
+    for (; r + R <= num_rows; r += R)
+        add_float_tile<R, P>(tiles, count, x + r * x_stride, x_stride, sums + r * P * 16);
+    if constexpr (R > 1) add_float_rows<(R > 4 ? 4 : R / 2), P>(tiles, count, x, x_stride, sums, num_rows, r);
+}
+
 // float32 activations on P panels. Per input, in order: sum += weight * input.
-template <Encoding encoding, int P>
-inline void float_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel) {
+template <int P>
+inline void float_panels(const LinearArgs& args, const LinearItem& item, DecodeTile decode,
+                         int64_t first_panel) {
     const Segment& segment = *item.segment;
     const int64_t num_inputs = args.weight->num_inputs;
     const int num_rows = item.end_row - item.first_row;
     alignas(64) float sums[kRowBlock * P * 16];
-    alignas(64) float tiles[P][32 * 16];
+    alignas(64) float decoded[P][32 * 16];
     for (int i = 0; i < num_rows * P; i++) store(sums + 16 * i, splat(0.0f));
     for (int64_t g = 0; g * 32 < num_inputs; g++) {
         const int count = int(num_inputs - g * 32 < 32 ? num_inputs - g * 32 : 32);
+        const float* tiles[P];
         for (int p = 0; p < P; p++)
-            decode_tile<encoding>(segment.tiles + (first_panel + p) * segment.tile_bytes,
-                                  segment.scales + (first_panel + p) * segment.scale_bytes, num_inputs, g,
-                                  tiles[p]);
-        const float* x = args.in.row(item.first_row) + g * 32;
-        int r = 0;
-        for (; r + kFloatRows <= num_rows; r += kFloatRows)
-            add_float_tile<kFloatRows, P>(tiles, count, x + r * args.in.width, args.in.width,
-                                          sums + r * P * 16);
-        for (; r < num_rows; r++)
-            add_float_tile<1, P>(tiles, count, x + r * args.in.width, args.in.width, sums + r * P * 16);
+            tiles[p] =
+                decode(segment.tiles + (first_panel + p) * segment.tile_bytes,
+                       segment.scales + (first_panel + p) * segment.scale_bytes, num_inputs, g, decoded[p]);
+        add_float_rows<kFloatRows, P>(tiles, count, args.in.row(item.first_row) + g * 32, args.in.width, sums,
+                                      num_rows);
     }
     for (int r = 0; r < num_rows; r++)
         for (int p = 0; p < P; p++)
             store_panel(args, segment, first_panel + p, item.first_row + r, load(sums + (r * P + p) * 16));
 }
 
+// The same sums of R rows with weights that need no decoding, which go from memory right into the FMA.
+template <Encoding encoding, int R, int P>
+inline void few_rows_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel) {
+    const Segment& segment = *item.segment;
+    const int64_t num_inputs = args.weight->num_inputs, width = args.in.width;
+    const uint8_t* panels[P];
+    for (int p = 0; p < P; p++) panels[p] = segment.tiles + (first_panel + p) * segment.tile_bytes;
+    const float* x = args.in.row(item.first_row);
+    F32x16 sums[R][P], w[P];
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) sums[r][p] = splat(0.0f);
+    if constexpr (encoding == Encoding::BF16) {
+        for (int64_t k = 0; k < num_inputs; k += 2) {
+            I32x16 pairs[P];
+            for (int p = 0; p < P; p++) w[p] = low_bf16(pairs[p] = load_words(panels[p] + k * 32));
+            add_float_input<R, P>(w, x + k, width, sums);
+            if (k + 1 == num_inputs) break;
+            for (int p = 0; p < P; p++) w[p] = high_bf16(pairs[p]);
+            add_float_input<R, P>(w, x + k + 1, width, sums);
+        }
+    } else {
+        for (int64_t k = 0; k < num_inputs; k++) {
+            for (int p = 0; p < P; p++)
+                w[p] = encoding == Encoding::F32 ? load(reinterpret_cast<const float*>(panels[p]) + k * 16)
+                                                 : load_f16(panels[p] + k * 32);
+            add_float_input<R, P>(w, x + k, width, sums);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++)
+            store_panel(args, segment, first_panel + p, item.first_row + r, sums[r][p]);
+}
+
+// As many panels at once as give the FMA units independent sums enough.
+template <Encoding encoding, int R>
+inline void few_rows_item(const LinearArgs& args, const LinearItem& item) {
+    if constexpr (R > 1)
+        if (item.end_row - item.first_row < R) return few_rows_item<encoding, R - 1>(args, item);
+    constexpr int fitting = kFloatRows * kFloatPanels / R, P = fitting > 4 ? 4 : fitting;
+    int64_t panel = item.first_panel;
+    for (; panel + P <= item.end_panel; panel += P) few_rows_panels<encoding, R, P>(args, item, panel);
+    for (; panel < item.end_panel; panel++) few_rows_panels<encoding, R, 1>(args, item, panel);
+}
+
 template <Encoding encoding>
 inline void float_item(const LinearArgs& args, const LinearItem& item) {
+    if constexpr (!is_quantized(encoding))
+        if (item.end_row - item.first_row <= kFloatRows)
+            return few_rows_item<encoding, kFloatRows>(args, item);
     int64_t panel = item.first_panel;
     for (; panel + kFloatPanels <= item.end_panel; panel += kFloatPanels)
-        float_panels<encoding, kFloatPanels>(args, item, panel);
-    for (; panel < item.end_panel; panel++) float_panels<encoding, 1>(args, item, panel);
+        float_panels<kFloatPanels>(args, item, decode_tile<encoding>, panel);
+    for (; panel < item.end_panel; panel++) float_panels<1>(args, item, decode_tile<encoding>, panel);
 }
 
 inline void linear_item(const LinearArgs& args, const LinearItem& item) {
@@ -293,14 +358,31 @@ inline void linear_item(const LinearArgs& args, const LinearItem& item) {
 
 OCTAVO_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Panels per item of work: small enough to share out evenly, large enough that claiming costs nothing. Few
-// rows are bound by reading weights, and long reads are faster.
-OCTAVO_INLINE int64_t panels_per_item(const Segment& segment, int num_rows, int num_workers) {
-    const int64_t items = (num_rows < kRowBlock / 2 ? 4 : 16) * int64_t(num_workers);
-    const int64_t fair = divide_up(segment.num_panels, items);
-    const int64_t most = divide_up(256 << 10, segment.tile_bytes);
+// How the work on a segment is cut into items.
+struct Split {
+    int rows;  // of a block
+    int64_t row_blocks, panels;
+    int64_t num_items;
+};
+
+// Small enough to share out evenly, large enough that claiming costs nothing. Few rows are bound by reading
+// weights, and long reads are faster. Of many, a block's input should stay in the cache for all panels.
+OCTAVO_INLINE Split split_of(const LinearArgs& args, const Segment& segment, int num_workers) {
+    Split split;
+    split.rows = kRowBlock;
+    if (!args.quantize_input || !segment.is_quantized()) {
+        const int64_t fitting = kFloatInputBytes / (4 * args.weight->num_inputs) / 12 * 12;
+        split.rows = int(fitting < 12 ? 12 : fitting < kRowBlock ? fitting : kRowBlock);
+    }
+    split.row_blocks = divide_up(args.num_rows, split.rows);
+    const bool few = args.num_rows < kRowBlock / 2;
+    const int64_t fair =
+        divide_up(segment.num_panels * split.row_blocks, (few ? 4 : 16) * int64_t(num_workers));
+    const int64_t most = divide_up(few ? 256 << 10 : 1 << 20, segment.tile_bytes);
     const int64_t together = segment.is_quantized() ? kDotPanels : kFloatPanels;
-    return divide_up(fair < most ? fair : most, together) * together;
+    split.panels = divide_up(fair < most ? fair : most, together) * together;
+    split.num_items = divide_up(segment.num_panels, split.panels) * split.row_blocks;
+    return split;
 }
 
 // The input quantized, by all workers together or by each for itself.
@@ -319,23 +401,17 @@ OCTAVO_INLINE const QuantizedGroup* quantize_input(const LinearArgs& args, Worke
 inline void linear(const LinearArgs& args, Worker& worker) {
     const PackedLinear& layer = *args.weight;
     const QuantizedGroup* groups = args.quantize_input ? quantize_input(args, worker) : nullptr;
-    const int64_t row_blocks = divide_up(args.num_rows, kRowBlock);
-    const auto item_size = [&](const Segment& segment) {
-        return panels_per_item(segment, args.num_rows, worker.count());
-    };
-    const auto count_items = [&](const Segment& segment) {
-        return divide_up(segment.num_panels, item_size(segment)) * row_blocks;
-    };
+    const auto split = [&](const Segment& segment) { return split_of(args, segment, worker.count()); };
     int64_t num_items = 0;
-    for (int s = 0; s < layer.num_segments; s++) num_items += count_items(layer.segments[s]);
+    for (int s = 0; s < layer.num_segments; s++) num_items += split(layer.segments[s]).num_items;
     worker.for_each(num_items, [&](int64_t i) {
         const Segment* segment = layer.segments;
-        for (int64_t items; i >= (items = count_items(*segment)); segment++) i -= items;
-        const int64_t size = item_size(*segment);
-        const int64_t first = i / row_blocks * size;
-        const int64_t end = first + size < segment->num_panels ? first + size : segment->num_panels;
-        const int row = int(i % row_blocks) * kRowBlock;
-        const int end_row = row + kRowBlock < args.num_rows ? row + kRowBlock : args.num_rows;
+        Split by = split(*segment);
+        for (; i >= by.num_items; by = split(*++segment)) i -= by.num_items;
+        const int64_t first = i / by.row_blocks * by.panels;
+        const int64_t end = first + by.panels < segment->num_panels ? first + by.panels : segment->num_panels;
+        const int row = int(i % by.row_blocks) * by.rows;
+        const int end_row = row + by.rows < args.num_rows ? row + by.rows : args.num_rows;
         linear_item(args, {segment, groups, first, end, row, end_row});
     });
 }

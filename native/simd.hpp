@@ -36,6 +36,7 @@
 //                                  4 begin <= k < 4 end, exact; of a code c of 8 bits, c - 128 + kTile8Zero counts
 //   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
 //   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
+//   kFloatInputBytes               how much of its input, as float32, the second-level cache should hold
 // clang-format on
 #pragma once
 

@@ -14,7 +14,8 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
-constexpr int kDotRows = 4, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kDotRows = 4, kDotPanels = 1, kFloatRows = 6, kFloatPanels = 1;
+constexpr int kFloatInputBytes = 128 << 10;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
 
@@ -274,8 +275,8 @@ struct Tile8 {
     }
 };
 
-// Sums of products of V registers of codes with R rows, in 16 bits: `word(v, i)` is where register v holds the
-// codes of inputs 4 i to 4 i + 3.
+// Sums of products of V registers of codes with R rows, in 16 bits: `word(v, i)` is where register v holds
+// the codes of inputs 4 i to 4 i + 3.
 template <int begin, int end, int V, int R, class Word>
 OCTAVO_INLINE void dot_words(Word&& word, const int8_t* const (&x)[R], __m256i (&pairs)[R][V]) {
 #pragma GCC unroll 8
@@ -334,7 +335,8 @@ OCTAVO_INLINE void dot_tile(const Tile8& tile, const int8_t* const (&x)[R], I32x
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             const __m256i four = broadcast_4(x[r] + 4 * i);
-            sums[r] = sums[r] + I32x16{products(w.lo, magnitude.lo, four), products(w.hi, magnitude.hi, four)};
+            sums[r] =
+                sums[r] + I32x16{products(w.lo, magnitude.lo, four), products(w.hi, magnitude.hi, four)};
             asm("" : "+x"(sums[r].lo), "+x"(sums[r].hi));
         }
     }

@@ -15,6 +15,7 @@ struct I32x16 {
 
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 8, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
+constexpr int kFloatInputBytes = 1 << 20;
 constexpr int kNumVectors = 32;  // that the registers hold
 
 OCTAVO_INLINE F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }

@@ -16,6 +16,7 @@ struct I32x16 {
 
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kFloatInputBytes = 1 << 20;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
 
