@@ -79,7 +79,7 @@ struct HeadNormArgs {
     int first_head, num_heads, head_dim;
 };
 
-struct PackedLinear;  // linear.hpp
+struct PackedLinear;  // packed_linear.hpp
 
 // What a linear layer does to its input first.
 struct Prologue {

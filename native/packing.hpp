@@ -1,5 +1,5 @@
 // Weights rearranged at load for the vector unit: panels of 16 outputs, read from front to back by
-// linear.hpp.
+// linear_int8.hpp and linear_float.hpp.
 //
 // With n the output in a panel and K the inputs, a panel's tiles are
 //   codes of 4 bits       [K / 32][4][16 n][4]   byte j of part i: code 4 i + j of the group (low nibble) and
