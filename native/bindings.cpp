@@ -36,10 +36,9 @@ using Tiles = std::vector<std::pair<int, int64_t>>;
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 Encoding parse_encoding(const std::string& name) {
-    static const std::map<std::string, Encoding> names = {
-        {"F32", Encoding::F32},   {"F16", Encoding::F16},   {"BF16", Encoding::BF16},
-        {"Q8_0", Encoding::Q8_0}, {"Q4_0", Encoding::Q4_0}, {"Q4_1", Encoding::Q4_1},
-    };
+#define X(name) {#name, Encoding::name},
+    static const std::map<std::string, Encoding> names = {OCTAVO_ENCODINGS};
+#undef X
     const auto found = names.find(name);
     if (found == names.end()) refuse("encoding '" + name + "' has no kernels");
     return found->second;
@@ -95,8 +94,9 @@ using WeightTuple = std::tuple<std::string, Bytes, int64_t, std::optional<Vector
 using LayerTuple = std::tuple<int, int, Tiles, Tiles>;
 
 void check_row_bytes(Encoding encoding, const std::string& name, const Bytes& data, int64_t width) {
-    if (width < 1 || (encoding >= Encoding::Q8_0 && width % kGroup))
-        refuse(name + " holds rows of a multiple of 32 values, not of " + std::to_string(width));
+    if (const int64_t values = block_values(encoding); width < 1 || width % values)
+        refuse(name + " holds rows of a multiple of " + std::to_string(values) + " values, not of " +
+               std::to_string(width));
     if (int64_t(data.shape(1)) != row_bytes(encoding, width))
         refuse("a row of " + std::to_string(width) + " values in " + name + " takes " +
                std::to_string(row_bytes(encoding, width)) + " bytes, the data has " +
@@ -143,9 +143,11 @@ NB_MODULE(_native, m) {
         .def_ro("num_outputs", &PackedLinear::num_outputs)
         .def_prop_ro("all_quantized", &PackedLinear::all_quantized);
 
+    nb::class_<WeightMemory>(m, "WeightMemory").def(nb::init<>());
+
     m.def(
         "pack_linear",
-        [](Team& team, const std::vector<WeightTuple>& weights) {
+        [](Team& team, WeightMemory& memory, const std::vector<WeightTuple>& weights) {
             std::vector<WeightView> views;
             for (const auto& [name, data, num_inputs, bias] : weights) {
                 const Encoding encoding = parse_encoding(name);
@@ -155,9 +157,9 @@ NB_MODULE(_native, m) {
                                  bias ? bias->data() : nullptr});
             }
             nb::gil_scoped_release release;
-            return pack_linear(views, team);
+            return pack_linear(views, memory, team);
         },
-        "team"_a, "weights"_a);
+        "team"_a, "memory"_a, "weights"_a);
 
     nb::class_<CacheView>(m, "Cache")
         .def(

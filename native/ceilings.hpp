@@ -120,7 +120,7 @@ inline int64_t multiply_int8(int64_t rounds) {
         sums[r][0] = splat(int32_t(r));
     }
     for (int64_t round = 0; round < rounds; round++) {
-        dot_rows(tiles, rows, sums);
+        dot_rows<0, 8>(tiles, rows, sums);
         keep(operands);  // the rows are read anew, as a kernel reads them
     }
     for (int r = 0; r < kDotRows; r++) {

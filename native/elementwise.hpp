@@ -1,54 +1,53 @@
 // Embedding lookup, norms and the gated activation: one item of work per token, one fixed order per row.
 #pragma once
 
+#include "blocks.hpp"
 #include "kernels.hpp"
 #include "simd.hpp"
 
 namespace octavo {
 namespace {
 
-// The 32 values of one GGML block.
-OCTAVO_INLINE void decode_block(Encoding encoding, const uint8_t* block, float* out) {
-    const float d = f16_to_float(read_u16(block));
-    if (encoding == Encoding::Q8_0) {
-        for (int i = 0; i < 32; i++) out[i] = d * float(int8_t(block[2 + i]));
-    } else if (encoding == Encoding::Q4_0) {
-        for (int i = 0; i < 16; i++) {
-            out[i] = d * float((block[2 + i] & 15) - 8);
-            out[i + 16] = d * float((block[2 + i] >> 4) - 8);
-        }
-    } else {
-        const float m = f16_to_float(read_u16(block + 2));
-        for (int i = 0; i < 16; i++) {
-            out[i] = d * float(block[4 + i] & 15) + m;
-            out[i + 16] = d * float(block[4 + i] >> 4) + m;
+// The values of one block.
+template <Encoding encoding>
+OCTAVO_INLINE void decode_block(const uint8_t* block, float* out) {
+    constexpr Form form = form_of(encoding);
+    constexpr HalfPlaces places = half_places(encoding);
+    const float d = f16_to_float(read_u16(block + places.scale));
+    const float m = form.has_minimum ? f16_to_float(read_u16(block + places.minimum)) : 0.0f;
+    for (int g = 0; g < form.block_values / 32; g++) {
+        Group group;
+        read_group(encoding, block, g, group);
+        for (int i = 0; i < 32; i++, out++) {
+            const float scale = form.in_superblocks() ? d * float(group.scales[i / 16]) : d;
+            const float minimum = form.in_superblocks() ? -(m * float(group.minimums[i / 16])) : m;
+            *out = float(group.codes[i] - form.zero) * scale;
+            if (form.has_minimum) *out += minimum;
         }
     }
 }
 
-OCTAVO_INLINE void decode_row(Encoding encoding, const uint8_t* row, float* out, int64_t width) {
-    switch (encoding) {
-        case Encoding::F32:
-            std::memcpy(out, row, width * sizeof(float));
-            break;
-        case Encoding::F16:
-            for (int64_t i = 0; i < width; i++) out[i] = f16_to_float(read_u16(row + 2 * i));
-            break;
-        case Encoding::BF16:
-            for (int64_t i = 0; i < width; i++) out[i] = bits_to_float(uint32_t(read_u16(row + 2 * i)) << 16);
-            break;
-        default: {
-            const int block_bytes = encoding == Encoding::Q8_0 ? 34 : encoding == Encoding::Q4_0 ? 18 : 20;
-            for (int64_t b = 0; b < width / 32; b++)
-                decode_block(encoding, row + b * block_bytes, out + 32 * b);
-        }
+template <Encoding encoding>
+inline void decode_row(const uint8_t* row, float* out, int64_t width) {
+    constexpr Form form = form_of(encoding);
+    if constexpr (encoding == Encoding::F32) {
+        std::memcpy(out, row, width * sizeof(float));
+    } else if constexpr (encoding == Encoding::F16) {
+        for (int64_t i = 0; i < width; i++) out[i] = f16_to_float(read_u16(row + 2 * i));
+    } else if constexpr (encoding == Encoding::BF16) {
+        for (int64_t i = 0; i < width; i++) out[i] = bits_to_float(uint32_t(read_u16(row + 2 * i)) << 16);
+    } else {
+        for (int64_t i = 0; i < width; i += form.block_values, row += form.block_bytes)
+            decode_block<encoding>(row, out + i);
     }
 }
 
 inline void embed(const EmbedArgs& args, const StepView& step, Worker& worker) {
     worker.for_each(step.num_tokens, [&](int64_t t) {
         const uint8_t* row = args.table + step.token_ids[t] * args.row_bytes;
-        decode_row(args.encoding, row, args.out.row(t), args.out.width);
+        with_encoding(args.encoding, [&](auto encoding) {
+            decode_row<encoding.value>(row, args.out.row(t), args.out.width);
+        });
     });
 }
 

@@ -13,7 +13,17 @@
 
 namespace octavo {
 
-enum class Encoding : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1 };
+#define OCTAVO_ENCODINGS \
+    X(F32) X(F16) X(BF16) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K)
+
+enum class Encoding : int {
+#define X(name) name,
+    OCTAVO_ENCODINGS
+#undef X
+};
+
+constexpr bool is_quantized(Encoding encoding) { return encoding >= Encoding::Q8_0; }
+
 enum class KVDtype : int { BF16, F32, INT8, F16 };
 
 constexpr int kMaxHeadDim = 256;  // that attention has room for
@@ -71,7 +81,7 @@ struct HeadNormArgs {
     int first_head, num_heads, head_dim;
 };
 
-struct PackedLinear;  // linear.hpp
+struct PackedLinear;  // packed_linear.hpp
 
 // What a linear layer does to its input first.
 struct Prologue {

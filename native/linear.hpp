@@ -1,271 +1,53 @@
 // Linear layers. One kernel for any number of rows: each tile of 32 inputs x 16 outputs is unpacked once and
-// meets all rows of a block, whose sums wait in the first-level cache. Each output adds up its groups of
-// inputs from first to last, whatever the number of rows, so a row's result does not depend on its company.
+// meets all rows of a block, whose sums wait in the first-level cache. Each output adds up its inputs, or
+// groups of them, from first to last, whatever the number of rows, so a row's result does not depend on its
+// company.
 #pragma once
 
-#include <type_traits>
-
-#include "kernels.hpp"
-#include "packed_linear.hpp"
-#include "quantize.hpp"
-#include "simd.hpp"
+#include "linear_float.hpp"
+#include "linear_int8.hpp"
 
 namespace octavo {
 namespace {
 
-constexpr int kRowBlock = 64;  // rows whose sums fit in the first-level cache
-
-// Rows [first_row, end_row) of the layer's input, and panels [first_panel, end_panel) of a segment.
-struct LinearItem {
-    const Segment* segment;
-    const QuantizedGroup* groups;  // of all the layer's rows
-    int64_t first_panel, end_panel;
-    int first_row, end_row;
-};
-
-// Adds bias and residual and stores one panel's sums.
-OCTAVO_INLINE void store_panel(const LinearArgs& args, const Segment& segment, int64_t panel, int row,
-                               F32x16 sum) {
-    const int64_t left = segment.num_outputs - panel * 16;
-    const int count = int(left < 16 ? left : 16);
-    const int64_t column = segment.first_output + panel * 16;
-    if (segment.bias) sum = sum + load(segment.bias + panel * 16);
-    if (args.residual) sum = sum + load_first(args.residual + row * args.out.width + column, count);
-    store_first(args.out.row(row) + column, sum, count);
-}
-
-// Fetches the lines that the sums of these panels will be stored to, shortly before they are complete.
-OCTAVO_INLINE void prefetch_outputs(const LinearArgs& args, const LinearItem& item, int64_t panel,
-                                    int count) {
-    const int64_t column = item.segment->first_output + panel * 16;
-    for (int row = item.first_row; row < item.end_row; row++)
-        for (int p = 0; p < count; p++) __builtin_prefetch(args.out.row(row) + column + p * 16, 1, 3);
-}
-
-template <Encoding encoding>
-struct QuantizedTraits {
-    static constexpr bool is_q8 = encoding == Encoding::Q8_0;
-    static constexpr bool has_minimum = encoding == Encoding::Q4_1;
-    static constexpr int tile_bytes = is_q8 ? 512 : 256;
-    static constexpr int scale_bytes = has_minimum ? 64 : 32;
-};
-
-template <Encoding encoding>
-OCTAVO_INLINE I32x16 sum_start(const QuantizedGroup& group) {
-    if constexpr (encoding == Encoding::Q4_1) return splat(kSumBias);
-    return splat(encoding == Encoding::Q8_0 ? group.start_q8 : group.start_q4);
-}
-
-// R rows x P panels of one group: all their integer sums side by side, so that none has to wait for another.
-template <Encoding encoding, int R, int P, class Tile>
-OCTAVO_INLINE void add_tiles(const Tile (&tiles)[P], const F32x16 (&scales)[P], const F32x16 (&minimums)[P],
-                             const QuantizedGroup* groups, float* sums) {
-    I32x16 dots[R][P];
-    const int8_t* values[R];
-    for (int r = 0; r < R; r++) {
-        values[r] = groups[r].values;
-        for (int p = 0; p < P; p++) dots[r][p] = sum_start<encoding>(groups[r]);
-    }
-    dot_rows(tiles, values, dots);
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) {
-            float* place = sums + (r * P + p) * 16;
-            F32x16 sum = fma(scale_sum(dots[r][p], groups[r]), scales[p], load(place));
-            if constexpr (encoding == Encoding::Q4_1)
-                sum = fma(minimums[p], splat(groups[r].scaled_sum), sum);
-            store(place, sum);
-        }
-}
-
-// int8 activations on P panels. Per group of inputs, in order:
-// sum += (float(integer dot) * input scale) * weight scale [+ minimum * input sum].
-template <Encoding encoding, int P>
-inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel) {
-    using Traits = QuantizedTraits<encoding>;
-    using Tile = std::conditional_t<Traits::is_q8, Tile8, Tile4>;
-    const Segment& segment = *item.segment;
-    const int64_t num_groups = args.weight->num_inputs / 32;
-    const int num_rows = item.end_row - item.first_row;
-    const QuantizedGroup* groups = item.groups + item.first_row;
-    const uint8_t* tile_data = segment.tiles + first_panel * segment.tile_bytes;
-    const uint8_t* scale_data = segment.scales + first_panel * segment.scale_bytes;
-    alignas(64) float sums[kRowBlock * P * 16];
-    for (int i = 0; i < num_rows * P; i++) store(sums + 16 * i, splat(0.0f));
-    for (int64_t g = 0; g < num_groups; g++) {
-        const auto tile_of = [&](int p) {
-            return tile_data + p * segment.tile_bytes + g * Traits::tile_bytes;
-        };
-        F32x16 scales[P], minimums[P];
-        for (int p = 0; p < P; p++) {
-            // The panels after these, from front to back: a fixed distance ahead would, with several panels
-            // at once, often meet what is being read already.
-            const int64_t ahead = g * P + p;
-            for (int i = 0; i < Traits::tile_bytes; i += 64)
-                prefetch_l2(tile_data + P * segment.tile_bytes + ahead * Traits::tile_bytes + i);
-            prefetch_l2(scale_data + P * segment.scale_bytes + ahead * Traits::scale_bytes);
-            const uint8_t* scale = scale_data + p * segment.scale_bytes + g * Traits::scale_bytes;
-            scales[p] = load_f16(scale);
-            minimums[p] = Traits::has_minimum ? load_f16(scale + 32) : splat(0.0f);
-        }
-        const auto add_rows = [&](const Tile(&tiles)[P]) {
-            int r = 0;
-            for (; r + kDotRows <= num_rows; r += kDotRows)
-                add_tiles<encoding, kDotRows, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
-            for (; r + 4 <= num_rows; r += 4)
-                add_tiles<encoding, 4, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
-            for (; r < num_rows; r++)
-                add_tiles<encoding, 1, P>(tiles, scales, minimums, groups + r, sums + r * P * 16);
-        };
-        if constexpr (P == 2)
-            add_rows({Tile(tile_of(0)), Tile(tile_of(1))});
-        else
-            add_rows({Tile(tile_of(0))});
-        groups += args.num_rows;
-        if (g + 2 == num_groups) prefetch_outputs(args, item, first_panel, P);
-    }
-    for (int r = 0; r < num_rows; r++)
-        for (int p = 0; p < P; p++)
-            store_panel(args, segment, first_panel + p, item.first_row + r, load(sums + (r * P + p) * 16));
-}
-
-template <Encoding encoding>
-inline void quantized_item(const LinearArgs& args, const LinearItem& item) {
-    int64_t panel = item.first_panel;
-    for (; panel + kDotPanels <= item.end_panel; panel += kDotPanels)
-        quantized_panels<encoding, kDotPanels>(args, item, panel);
-    if (panel < item.end_panel) quantized_panels<encoding, 1>(args, item, panel);
-}
-
-// Up to 32 inputs of a panel as float32 [inputs][16], exactly the values that the file means.
-template <Encoding encoding>
-OCTAVO_INLINE void decode_tile(const uint8_t* panel, const uint8_t* scales, int64_t num_inputs, int64_t group,
-                               float* out) {
-    const int64_t first = group * 32;
-    const int count = int(num_inputs - first < 32 ? num_inputs - first : 32);
-    if constexpr (encoding == Encoding::F32) {
-        std::memcpy(out, panel + first * 64, count * 64);
-    } else if constexpr (encoding == Encoding::F16) {
-        for (int k = 0; k < count; k++) store(out + 16 * k, load_f16(panel + (first + k) * 32));
-    } else if constexpr (encoding == Encoding::BF16) {
-        for (int k = 0; k < count; k += 2) {
-            const I32x16 pairs = load_words(panel + (first + k) * 32);
-            store(out + 16 * k, low_bf16(pairs));
-            store(out + 16 * (k + 1), high_bf16(pairs));
-        }
-    } else {
-        using Traits = QuantizedTraits<encoding>;
-        const uint8_t* tile = panel + group * Traits::tile_bytes;
-        scales += group * Traits::scale_bytes;
-        const F32x16 scale = load_f16(scales);
-        const F32x16 minimum = Traits::has_minimum ? load_f16(scales + 32) : splat(0.0f);
-        const I32x16 zero = splat(Traits::is_q8 ? 128 : encoding == Encoding::Q4_0 ? 8 : 0);
-        const I32x16 mask = splat(Traits::is_q8 ? 255 : 15);
-        const auto put = [&](int k, I32x16 stored) {
-            const F32x16 value = to_float((stored & mask) - zero) * scale;
-            store(out + 16 * k, Traits::has_minimum ? value + minimum : value);
-        };
-        for (int i = 0; i < Traits::tile_bytes / 64; i++) {
-            const I32x16 word = load_words(tile + 64 * i);
-            put(4 * i, word);
-            put(4 * i + 1, shift_right<8>(word));
-            put(4 * i + 2, shift_right<16>(word));
-            put(4 * i + 3, shift_right<24>(word));
-            if constexpr (!Traits::is_q8) {
-                put(4 * i + 16, shift_right<4>(word));
-                put(4 * i + 17, shift_right<12>(word));
-                put(4 * i + 18, shift_right<20>(word));
-                put(4 * i + 19, shift_right<28>(word));
-            }
-        }
-    }
-}
-
-// R rows x P panels of float sums over one tile, in registers.
-template <int R, int P>
-OCTAVO_INLINE void add_float_tile(const float (*tiles)[32 * 16], int count, const float* x, int64_t x_stride,
-                                  float* sums) {
-    F32x16 acc[R][P];
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) acc[r][p] = load(sums + (r * P + p) * 16);
-    for (int k = 0; k < count; k++) {
-        F32x16 w[P];
-        for (int p = 0; p < P; p++) w[p] = load(tiles[p] + 16 * k);
-        for (int r = 0; r < R; r++) {
-            const F32x16 value = splat(x[r * x_stride + k]);
-            for (int p = 0; p < P; p++) acc[r][p] = fma(w[p], value, acc[r][p]);
-        }
-    }
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) store(sums + (r * P + p) * 16, acc[r][p]);
-}
-
-// float32 activations on P panels. Per input, in order: sum += weight * input.
-template <Encoding encoding, int P>
-inline void float_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel) {
-    const Segment& segment = *item.segment;
-    const int64_t num_inputs = args.weight->num_inputs;
-    const int num_rows = item.end_row - item.first_row;
-    alignas(64) float sums[kRowBlock * P * 16];
-    alignas(64) float tiles[P][32 * 16];
-    for (int i = 0; i < num_rows * P; i++) store(sums + 16 * i, splat(0.0f));
-    for (int64_t g = 0; g * 32 < num_inputs; g++) {
-        const int count = int(num_inputs - g * 32 < 32 ? num_inputs - g * 32 : 32);
-        for (int p = 0; p < P; p++)
-            decode_tile<encoding>(segment.tiles + (first_panel + p) * segment.tile_bytes,
-                                  segment.scales + (first_panel + p) * segment.scale_bytes, num_inputs, g,
-                                  tiles[p]);
-        const float* x = args.in.row(item.first_row) + g * 32;
-        int r = 0;
-        for (; r + kFloatRows <= num_rows; r += kFloatRows)
-            add_float_tile<kFloatRows, P>(tiles, count, x + r * args.in.width, args.in.width,
-                                          sums + r * P * 16);
-        for (; r < num_rows; r++)
-            add_float_tile<1, P>(tiles, count, x + r * args.in.width, args.in.width, sums + r * P * 16);
-    }
-    for (int r = 0; r < num_rows; r++)
-        for (int p = 0; p < P; p++)
-            store_panel(args, segment, first_panel + p, item.first_row + r, load(sums + (r * P + p) * 16));
-}
-
-template <Encoding encoding>
-inline void float_item(const LinearArgs& args, const LinearItem& item) {
-    int64_t panel = item.first_panel;
-    for (; panel + kFloatPanels <= item.end_panel; panel += kFloatPanels)
-        float_panels<encoding, kFloatPanels>(args, item, panel);
-    for (; panel < item.end_panel; panel++) float_panels<encoding, 1>(args, item, panel);
-}
-
 inline void linear_item(const LinearArgs& args, const LinearItem& item) {
-    const bool quantized = args.quantize_input;
-    switch (item.segment->encoding) {
-        case Encoding::F32:
-            return float_item<Encoding::F32>(args, item);
-        case Encoding::F16:
-            return float_item<Encoding::F16>(args, item);
-        case Encoding::BF16:
-            return float_item<Encoding::BF16>(args, item);
-        case Encoding::Q8_0:
-            return quantized ? quantized_item<Encoding::Q8_0>(args, item)
-                             : float_item<Encoding::Q8_0>(args, item);
-        case Encoding::Q4_0:
-            return quantized ? quantized_item<Encoding::Q4_0>(args, item)
-                             : float_item<Encoding::Q4_0>(args, item);
-        case Encoding::Q4_1:
-            return quantized ? quantized_item<Encoding::Q4_1>(args, item)
-                             : float_item<Encoding::Q4_1>(args, item);
-    }
+    with_encoding(item.segment->encoding, [&](auto encoding) {
+        // What is packed as another never comes here.
+        if constexpr (packed_as(encoding.value) == encoding.value) {
+            if constexpr (is_quantized(encoding.value))
+                if (args.quantize_input) return quantized_item<encoding.value>(args, item);
+            float_item<encoding.value>(args, item);
+        }
+    });
 }
 
 OCTAVO_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Panels per item of work: small enough to share out evenly, large enough that claiming costs nothing. Few
-// rows are bound by reading weights, and long reads are faster.
-OCTAVO_INLINE int64_t panels_per_item(const Segment& segment, int num_rows, int num_workers) {
-    const int64_t items = (num_rows < kRowBlock / 2 ? 4 : 16) * int64_t(num_workers);
-    const int64_t fair = divide_up(segment.num_panels, items);
-    const int64_t most = divide_up(256 << 10, segment.tile_bytes);
+// How the work on a segment is cut into items.
+struct Split {
+    int rows;  // of a block
+    int64_t row_blocks, panels;
+    int64_t num_items;
+};
+
+// Small enough to share out evenly, large enough that claiming costs nothing. Few rows are bound by reading
+// weights, and long reads are faster. Of many, a block's input should stay in the cache for all panels.
+OCTAVO_INLINE Split split_of(const LinearArgs& args, const Segment& segment, int num_workers) {
+    Split split;
+    split.rows = kRowBlock;
+    if (!args.quantize_input || !segment.is_quantized()) {
+        const int64_t fitting = kFloatInputBytes / (4 * args.weight->num_inputs) / 12 * 12;
+        split.rows = int(fitting < 12 ? 12 : fitting < kRowBlock ? fitting : kRowBlock);
+    }
+    split.row_blocks = divide_up(args.num_rows, split.rows);
+    const bool few = args.num_rows < kRowBlock / 2;
+    const int64_t fair =
+        divide_up(segment.num_panels * split.row_blocks, (few ? 4 : 16) * int64_t(num_workers));
+    const int64_t most = divide_up(few ? 256 << 10 : 1 << 20, segment.tile_bytes);
     const int64_t together = segment.is_quantized() ? kDotPanels : kFloatPanels;
-    return divide_up(fair < most ? fair : most, together) * together;
+    split.panels = divide_up(fair < most ? fair : most, together) * together;
+    split.num_items = divide_up(segment.num_panels, split.panels) * split.row_blocks;
+    return split;
 }
 
 // The input quantized, by all workers together or by each for itself.
@@ -284,23 +66,17 @@ OCTAVO_INLINE const QuantizedGroup* quantize_input(const LinearArgs& args, Worke
 inline void linear(const LinearArgs& args, Worker& worker) {
     const PackedLinear& layer = *args.weight;
     const QuantizedGroup* groups = args.quantize_input ? quantize_input(args, worker) : nullptr;
-    const int64_t row_blocks = divide_up(args.num_rows, kRowBlock);
-    const auto item_size = [&](const Segment& segment) {
-        return panels_per_item(segment, args.num_rows, worker.count());
-    };
-    const auto count_items = [&](const Segment& segment) {
-        return divide_up(segment.num_panels, item_size(segment)) * row_blocks;
-    };
+    const auto split = [&](const Segment& segment) { return split_of(args, segment, worker.count()); };
     int64_t num_items = 0;
-    for (int s = 0; s < layer.num_segments; s++) num_items += count_items(layer.segments[s]);
+    for (int s = 0; s < layer.num_segments; s++) num_items += split(layer.segments[s]).num_items;
     worker.for_each(num_items, [&](int64_t i) {
         const Segment* segment = layer.segments;
-        for (int64_t items; i >= (items = count_items(*segment)); segment++) i -= items;
-        const int64_t size = item_size(*segment);
-        const int64_t first = i / row_blocks * size;
-        const int64_t end = first + size < segment->num_panels ? first + size : segment->num_panels;
-        const int row = int(i % row_blocks) * kRowBlock;
-        const int end_row = row + kRowBlock < args.num_rows ? row + kRowBlock : args.num_rows;
+        Split by = split(*segment);
+        for (; i >= by.num_items; by = split(*++segment)) i -= by.num_items;
+        const int64_t first = i / by.row_blocks * by.panels;
+        const int64_t end = first + by.panels < segment->num_panels ? first + by.panels : segment->num_panels;
+        const int row = int(i % by.row_blocks) * by.rows;
+        const int end_row = row + by.rows < args.num_rows ? row + by.rows : args.num_rows;
         linear_item(args, {segment, groups, first, end, row, end_row});
     });
 }

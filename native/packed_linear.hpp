@@ -16,7 +16,7 @@ struct Segment {
     const uint8_t *tiles, *scales;
     const float* bias;  // [num_panels * 16], or null
 
-    [[gnu::always_inline]] inline bool is_quantized() const { return encoding >= Encoding::Q8_0; }
+    [[gnu::always_inline]] inline bool is_quantized() const { return octavo::is_quantized(encoding); }
 };
 
 struct PackedLinear {
@@ -39,12 +39,12 @@ struct PackedLinear {
 // Input values quantized in groups of 32, with what the integer dot products of a group need around them.
 struct alignas(64) QuantizedGroup {
     int8_t values[32];
-    float scale;       // input value = scale * values[i]
-    float unbias;      // -1.5 * 2^23 * scale, exact
-    float scaled_sum;  // scale * the sum of values
-    int32_t
-        start_q4;  // where the sums start: 1.5 * 2^23 as a float's bits, less the zero point times the sum
-    int32_t start_q8;
+    float scale;           // input value = scale * values[i]
+    float unbias;          // -1.5 * 2^23 * scale, exact
+    float scaled_sum;      // scale * the sum of values
+    int32_t half_sums[2];  // of the first and of the last 16 values
+    // Where integer sums start: 1.5 * 2^23 as a float's bits, less the zero point times the sum of values.
+    int32_t start_q4, start_q8;
 };
 
 // Up to this many rows, each worker quantizes the input for itself: sooner done than waiting for each other.

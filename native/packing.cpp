@@ -2,77 +2,77 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "blocks.hpp"
 #include "packed_linear.hpp"
 
 namespace octavo {
 namespace {
 
-bool is_quantized(Encoding encoding) { return encoding >= Encoding::Q8_0; }
-
 // Bytes of one panel's tiles and of its scales.
 std::pair<int64_t, int64_t> panel_bytes(Encoding encoding, int64_t num_inputs) {
-    const int64_t groups = num_inputs / kGroup;
-    switch (encoding) {
-        case Encoding::F32:
-            return {num_inputs * kPanel * 4, 0};
-        case Encoding::F16:
-            return {num_inputs * kPanel * 2, 0};
-        case Encoding::BF16:
-            return {(num_inputs + 1) / 2 * kPanel * 4, 0};
-        case Encoding::Q8_0:
-            return {groups * 512, groups * 32};
-        case Encoding::Q4_0:
-            return {groups * 256, groups * 32};
-        case Encoding::Q4_1:
-            return {groups * 256, groups * 64};
+    const Form form = form_of(encoding);
+    if (encoding == Encoding::BF16) return {(num_inputs + 1) / 2 * kPanel * 4, 0};
+    if (!is_quantized(encoding)) return {num_inputs * kPanel * form.block_bytes, 0};
+    return {num_inputs / kGroup * form.tile_bytes(), num_inputs / form.block_values * form.scale_bytes()};
+}
+
+// One group of an output into place `n` of its tile.
+template <Encoding encoding>
+void pack_codes(const uint8_t* codes, int n, uint8_t* tile) {
+    if constexpr (form_of(encoding).code_bits == 4) {
+        for (int i = 0; i < 16; i++)
+            tile[(i / 4 * kPanel + n) * 4 + i % 4] = uint8_t(codes[i] | codes[i + 16] << 4);
+    } else {
+        for (int i = 0; i < 8; i++) std::memcpy(tile + (i * kPanel + n) * 4, codes + 4 * i, 4);
     }
-    return {0, 0};
+}
+
+template <Encoding encoding>
+void pack_blocks(const uint8_t* block, int64_t num_inputs, int n, uint8_t* tile, uint8_t* scales) {
+    constexpr Form form = form_of(encoding);
+    constexpr HalfPlaces places = half_places(encoding);
+    for (int64_t b = 0; b < num_inputs / form.block_values; b++) {
+        std::memcpy(scales + n * 2, block + places.scale, 2);
+        if (form.has_minimum) std::memcpy(scales + (kPanel + n) * 2, block + places.minimum, 2);
+        // Superblocks subtract their minimums: adding the negative is the same.
+        if (form.has_minimum && form.in_superblocks()) scales[(kPanel + n) * 2 + 1] ^= 0x80;
+        uint8_t* integers = scales + form.half_bytes();
+        for (int g = 0; g < form.block_values / kGroup; g++) {
+            Group group;
+            read_group(encoding, block, g, group);
+            pack_codes<encoding>(group.codes, n, tile);
+            if constexpr (form.in_superblocks()) {
+                constexpr int count = form.halves ? 2 : 1;
+                for (int h = 0; h < count; h++) {
+                    integers[h * kPanel + n] = uint8_t(group.scales[h]);
+                    if (form.has_minimum) integers[(count + h) * kPanel + n] = group.minimums[h];
+                }
+            }
+            tile += form.tile_bytes();
+            integers += form.integer_bytes();
+        }
+        block += form.block_bytes;
+        scales += form.scale_bytes();
+    }
 }
 
 // One output's row into place `n` of a zeroed panel.
-void pack_row(Encoding encoding, const uint8_t* row, int64_t num_inputs, int n, uint8_t* panel,
-              uint8_t* scales) {
-    const int64_t groups = num_inputs / kGroup;
-    switch (encoding) {
-        case Encoding::F32:
-            for (int64_t k = 0; k < num_inputs; k++)
-                std::memcpy(panel + (k * kPanel + n) * 4, row + k * 4, 4);
-            break;
-        case Encoding::F16:
-            for (int64_t k = 0; k < num_inputs; k++)
-                std::memcpy(panel + (k * kPanel + n) * 2, row + k * 2, 2);
-            break;
-        case Encoding::BF16:
-            for (int64_t k = 0; k < num_inputs; k++)
-                std::memcpy(panel + (k / 2 * kPanel + n) * 4 + k % 2 * 2, row + k * 2, 2);
-            break;
-        case Encoding::Q8_0:
-            for (int64_t g = 0; g < groups; g++) {
-                const uint8_t* block = row + g * 34;
-                for (int k = 0; k < kGroup; k++)
-                    panel[g * 512 + (k / 4 * kPanel + n) * 4 + k % 4] = block[2 + k] ^ 0x80;
-                std::memcpy(scales + (g * kPanel + n) * 2, block, 2);
-            }
-            break;
-        case Encoding::Q4_0:
-        case Encoding::Q4_1: {
-            const int num_parameters = encoding == Encoding::Q4_1 ? 2 : 1;
-            const int header = 2 * num_parameters;
-            for (int64_t g = 0; g < groups; g++) {
-                const uint8_t* block = row + g * (header + 16);
-                for (int i = 0; i < 4; i++)
-                    std::memcpy(panel + g * 256 + (i * kPanel + n) * 4, block + header + 4 * i, 4);
-                for (int p = 0; p < num_parameters; p++)
-                    std::memcpy(scales + ((g * num_parameters + p) * kPanel + n) * 2, block + 2 * p, 2);
-            }
-            break;
-        }
+template <Encoding encoding>
+void pack_row(const uint8_t* row, int64_t num_inputs, int n, uint8_t* panel, uint8_t* scales) {
+    if constexpr (encoding == Encoding::F32) {
+        for (int64_t k = 0; k < num_inputs; k++) std::memcpy(panel + (k * kPanel + n) * 4, row + k * 4, 4);
+    } else if constexpr (encoding == Encoding::F16) {
+        for (int64_t k = 0; k < num_inputs; k++) std::memcpy(panel + (k * kPanel + n) * 2, row + k * 2, 2);
+    } else if constexpr (encoding == Encoding::BF16) {
+        for (int64_t k = 0; k < num_inputs; k++)
+            std::memcpy(panel + (k / 2 * kPanel + n) * 4 + k % 2 * 2, row + k * 2, 2);
+    } else {
+        pack_blocks<encoding>(row, num_inputs, n, panel, scales);
     }
 }
 
@@ -81,37 +81,24 @@ int64_t segment_bytes(const Segment& segment) {
     return (bytes + 63) / 64 * 64;
 }
 
-struct FreeAligned {
-    void operator()(uint8_t* p) const { ::operator delete[](p, std::align_val_t(64)); }
-};
-
 // A packed layer with the memory that it points to.
 struct OwningLinear : PackedLinear {
     std::vector<Segment> owned_segments;
     std::vector<std::vector<float>> owned_biases;
-    std::unique_ptr<uint8_t[], FreeAligned> memory;
+    std::shared_ptr<uint8_t> memory;
 };
 
 }  // namespace
 
+int64_t block_values(Encoding encoding) { return form_of(encoding).block_values; }
+
 int64_t row_bytes(Encoding encoding, int64_t width) {
-    switch (encoding) {
-        case Encoding::F32:
-            return width * 4;
-        case Encoding::F16:
-        case Encoding::BF16:
-            return width * 2;
-        case Encoding::Q8_0:
-            return width / kGroup * 34;
-        case Encoding::Q4_0:
-            return width / kGroup * 18;
-        case Encoding::Q4_1:
-            return width / kGroup * 20;
-    }
-    return 0;
+    const Form form = form_of(encoding);
+    return width / form.block_values * form.block_bytes;
 }
 
-std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, Team& team) {
+std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights, WeightMemory& memory,
+                                          Team& team) {
     if (weights.empty()) throw std::invalid_argument("a linear layer needs at least one weight matrix");
     auto layer = std::make_shared<OwningLinear>();
     layer->num_inputs = weights[0].num_inputs;
@@ -126,11 +113,12 @@ std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights
             throw std::invalid_argument("the matrices of a layer must have the same number of inputs, got " +
                                         std::to_string(layer->num_inputs) + " and " +
                                         std::to_string(weight.num_inputs));
-        if (is_quantized(weight.encoding) && weight.num_inputs % kGroup)
+        if (const int64_t values = block_values(weight.encoding); weight.num_inputs % values)
             throw std::invalid_argument("a quantized weight matrix of " + size +
-                                        ": the number of inputs must be a multiple of 32");
+                                        ": the number of inputs must be a multiple of " +
+                                        std::to_string(values));
         Segment segment{};
-        segment.encoding = weight.encoding;
+        segment.encoding = packed_as(weight.encoding);
         segment.first_output = layer->num_outputs;
         segment.num_outputs = weight.num_outputs;
         segment.num_panels = (weight.num_outputs + kPanel - 1) / kPanel;
@@ -139,7 +127,7 @@ std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights
         layer->num_outputs += weight.num_outputs;
         bytes += segment_bytes(segment);
     }
-    layer->memory.reset(static_cast<uint8_t*>(::operator new[](bytes, std::align_val_t(64))));
+    layer->memory = memory.allocate(bytes);
 
     uint8_t* next = layer->memory.get();
     for (size_t s = 0; s < weights.size(); s++) {
@@ -162,9 +150,11 @@ std::shared_ptr<PackedLinear> pack_linear(const std::vector<WeightView>& weights
                 std::memset(tile, 0, segment.tile_bytes);
                 std::memset(scale, 0, segment.scale_bytes);
                 const int count = int(std::min<int64_t>(kPanel, weight.num_outputs - p * kPanel));
-                for (int n = 0; n < count; n++)
-                    pack_row(weight.encoding, weight.data + (p * kPanel + n) * stride, weight.num_inputs, n,
-                             tile, scale);
+                const uint8_t* rows = weight.data + p * kPanel * stride;
+                with_encoding(weight.encoding, [&](auto encoding) {
+                    for (int n = 0; n < count; n++)
+                        pack_row<encoding.value>(rows + n * stride, weight.num_inputs, n, tile, scale);
+                });
             });
         });
     }

@@ -30,7 +30,10 @@ OCTAVO_INLINE void quantize_group(F32x16 lo, F32x16 hi, QuantizedGroup& group) {
     if (scale < 1e-30f) scale = 0.0f;
     if (!(largest < 0x1p110f)) scale = bits_to_float(0x7fc00000);
     const F32x16 inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
-    const int32_t total = store_int8(group.values, round_to_int(lo * inverse), round_to_int(hi * inverse));
+    const I32x16 first = round_to_int(lo * inverse);
+    const int32_t total = store_int8(group.values, first, round_to_int(hi * inverse));
+    group.half_sums[0] = sum(first);
+    group.half_sums[1] = total - group.half_sums[0];
     group.scale = scale;
     group.unbias = -kSumBiasValue * scale;
     group.scaled_sum = scale * float(total);

@@ -14,13 +14,14 @@
 //   store_bf16, store_f16          narrowed, to nearest even; what a float16 cannot hold becomes infinite
 //   store_rounded_bf16             the same, of numbers that are not subnormal; returns what was stored
 //   load_words, store_words        64 raw bytes as 16 int32
+//   load_int8                      16 signed bytes, as float32
 //   + - * /, fma(a, b, c)          a * b + c in one rounding (two where there is no FMA: kHasFma says)
 //   fma_in_place(a, b, acc)        the same, for the sums of a loop that needs all registers
 //   min, max                       of floats: b where either is NaN
 //   to_float, round_to_int         conversion; to nearest even
 //   as_float, as_int               the same bits
 //   shift_left<n>, shift_right<n>  logical
-//   sum, max_lane                  over the lanes, as a tree: i with i + 8, then + 4, + 2, + 1
+//   sum, max_lane                  over the lanes; of floats as a tree: i with i + 8, then + 4, + 2, + 1
 //   low_bf16, high_bf16            the lower and upper bfloat16 of each 32-bit lane, as float32
 //   low_f16, high_f16              the same of float16
 //   pair_bf16(lo, hi)              the inverse of low_bf16 and high_bf16, rounding to nearest even
@@ -32,13 +33,14 @@
 //   dot_int16(acc, a, b)           acc + a.hi * b.hi + a.lo * b.lo per lane, on lanes of int16 pairs
 //   dot_uint8_int8(acc, a, b)      the same on lanes of four unsigned bytes (a) and four signed ones (b)
 //   store_int16_0213(p, a)         16 lanes as int16, each group of four in the order 0, 2, 1, 3
-//   Tile4, Tile8                   32 x 16 packed weights, ready for the dot product below
-//   dot_rows(tiles, x, sums)       R rows x P tiles: sums[r][p] += sum over k < 32 of tile[p][k] * x[r][k], exact;
-//                                  a 4-bit weight is its stored 0..15, an 8-bit one its value + kTile8Zero
+//   Tile4, Tile6, Tile8            32 x 16 packed codes of 4, 6 or 8 bits, ready for the dot product below
+//   dot_rows<begin, end>(tiles, x, sums)   R rows x P tiles: sums[r][p] += the sum of tile[p][k] * x[r][k] over
+//                                  4 begin <= k < 4 end, exact; of a code c of 8 bits, c - 128 + kTile8Zero counts
 //   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
 //   kNumVectors                    vectors that the registers hold
 //   kHasByteDot                    whether attention multiplies int8 keys with dot_uint8_int8, or widens them first
 //   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
+//   kFloatInputBytes               how much of its input, as float32, the second-level cache should hold
 // clang-format on
 #pragma once
 

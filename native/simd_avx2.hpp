@@ -14,7 +14,8 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
-constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kDotRows = 4, kDotPanels = 1, kFloatRows = 6, kFloatPanels = 1;
+constexpr int kFloatInputBytes = 128 << 10;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
 constexpr bool kHasByteDot = false;
@@ -114,6 +115,12 @@ OCTAVO_INLINE F32x16 load_bf16(const void* p) {
     return as_float(shift_left<16>(wide));
 }
 
+OCTAVO_INLINE F32x16 load_int8(const void* p) {
+    const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+
 OCTAVO_INLINE float sum(F32x16 a) {
     const __m256 b = _mm256_add_ps(a.lo, a.hi);
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
@@ -131,6 +138,13 @@ OCTAVO_INLINE int32_t max_lane(I32x16 a) {
     __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
     c = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
     return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+OCTAVO_INLINE int32_t sum(I32x16 a) {
+    const __m256i b = _mm256_add_epi32(a.lo, a.hi);
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
 OCTAVO_INLINE F32x16 low_bf16(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
@@ -220,11 +234,7 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
         _mm256_packs_epi16(_mm256_packs_epi32(lo.lo, lo.hi), _mm256_packs_epi32(hi.lo, hi.hi));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(words, order));
-    const I32x16 both = lo + hi;
-    const __m256i b = _mm256_add_epi32(both.lo, both.hi);
-    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+    return sum(lo + hi);
 }
 
 // acc = fma(a, b, acc), without leave to put it elsewhere: where sums fill the registers, GCC would copy
@@ -281,49 +291,102 @@ OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
     return acc + I32x16{products(a.lo, b.lo), products(a.hi, b.hi)};
 }
 
+struct Tile6 {
+    I32x16 w[8];
+    OCTAVO_INLINE explicit Tile6(const uint8_t* p) {
+        for (int i = 0; i < 8; i++) w[i] = load_words(p + 64 * i);
+    }
+};
+
 constexpr int kTile8Zero = 0;
 
+// vpmaddubsw takes one side without signs and saturates at 16 bits: |w| times x with w's sign stays below it,
+// since |w| <= 128 and |x| <= 127.
 struct Tile8 {
-    I32x16 w[8];
+    I32x16 w[8], magnitude[8];
     OCTAVO_INLINE explicit Tile8(const uint8_t* p) {
+        const __m256i flip = _mm256_set1_epi8(-128);
         for (int i = 0; i < 8; i++) {
             const I32x16 bytes = load_words(p + 64 * i);
-            const __m256i flip = _mm256_set1_epi8(-128);
             w[i] = {_mm256_xor_si256(bytes.lo, flip), _mm256_xor_si256(bytes.hi, flip)};
+            magnitude[i] = {_mm256_abs_epi8(w[i].lo), _mm256_abs_epi8(w[i].hi)};
         }
     }
 };
 
-// vpmaddubsw saturates at 16 bits: |w| times x with w's sign stays below it, since |w| <= 128 and |x| <= 127.
-OCTAVO_INLINE I32x16 dot(const Tile8& tile, const int8_t* x, I32x16 start) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int i = 0; i < 8; i++) {
-        const __m256i four = broadcast_4(x + 4 * i);
-        const auto products = [&](__m256i w) {
-            return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(four, w)),
-                                     ones);
-        };
-        start = start + I32x16{products(tile.w[i].lo), products(tile.w[i].hi)};
+// Sums of products of V registers of codes with R rows, in 16 bits: `word(v, i)` is where register v holds
+// the codes of inputs 4 i to 4 i + 3.
+template <int begin, int end, int V, int R, class Word>
+OCTAVO_INLINE void dot_words(Word&& word, const int8_t* const (&x)[R], __m256i (&pairs)[R][V]) {
+#pragma GCC unroll 8
+    for (int i = begin; i < end; i++) {
+        __m256i w[V];
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++) {
+            w[v] = *word(v, i);
+            // By hand: GCC would keep the whole tile in registers and spill the sums instead.
+            if constexpr (R > 1) asm("vmovdqa %1, %0" : "=x"(w[v]) : "m"(*word(v, i)));
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            const __m256i four = broadcast_4(x[r] + 4 * i);
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) {
+                const __m256i products = _mm256_maddubs_epi16(w[v], four);
+                pairs[r][v] = i == begin ? products : _mm256_add_epi16(pairs[r][v], products);
+                // Or GCC adds in another order, for which it needs more registers than there are.
+                asm("" : "+x"(pairs[r][v]));
+            }
+        }
     }
-    return start;
 }
 
 // 16 products of at most 15 * 127 fit in 16 bits: one widening at the end.
-OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i lo = _mm256_setzero_si256(), hi = lo;
-    for (int i = 0; i < 8; i++) {
-        const __m256i four = broadcast_4(x + 4 * i);
-        lo = _mm256_add_epi16(lo, _mm256_maddubs_epi16(tile.w[i].lo, four));
-        hi = _mm256_add_epi16(hi, _mm256_maddubs_epi16(tile.w[i].hi, four));
-    }
-    return start + I32x16{_mm256_madd_epi16(lo, ones), _mm256_madd_epi16(hi, ones)};
+template <int begin, int end, int R>
+OCTAVO_INLINE void dot_tile(const Tile4& tile, const int8_t* const (&x)[R], I32x16 (&sums)[R]) {
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i pairs[R][2];
+    dot_words<begin, end>([&](int v, int i) { return v ? &tile.w[i].hi : &tile.w[i].lo; }, x, pairs);
+    for (int r = 0; r < R; r++)
+        sums[r] = sums[r] + I32x16{_mm256_madd_epi16(pairs[r][0], one), _mm256_madd_epi16(pairs[r][1], one)};
 }
 
-template <int R, int P, class Tile>
-OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
+// 4 products of at most 63 * 127 fit.
+template <int begin, int end, int R>
+OCTAVO_INLINE void dot_tile(const Tile6& tile, const int8_t* const (&x)[R], I32x16 (&sums)[R]) {
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i pairs[R][2];
+    dot_words<begin, begin + 2>([&](int v, int i) { return v ? &tile.w[i].hi : &tile.w[i].lo; }, x, pairs);
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
+        sums[r] = sums[r] + I32x16{_mm256_madd_epi16(pairs[r][0], one), _mm256_madd_epi16(pairs[r][1], one)};
+    if constexpr (begin + 2 < end) dot_tile<begin + 2, end>(tile, x, sums);
+}
+
+template <int begin, int end, int R>
+OCTAVO_INLINE void dot_tile(const Tile8& tile, const int8_t* const (&x)[R], I32x16 (&sums)[R]) {
+    const __m256i one = _mm256_set1_epi16(1);
+    const auto products = [&](__m256i w, __m256i magnitude, __m256i four) {
+        return _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four, w)), one);
+    };
+#pragma GCC unroll 8
+    for (int i = begin; i < end; i++) {
+        I32x16 w = tile.w[i], magnitude = tile.magnitude[i];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            const __m256i four = broadcast_4(x[r] + 4 * i);
+            sums[r] =
+                sums[r] + I32x16{products(w.lo, magnitude.lo, four), products(w.hi, magnitude.hi, four)};
+            asm("" : "+x"(sums[r].lo), "+x"(sums[r].hi));
+        }
+    }
+}
+
+template <int begin, int end, int R, class Tile>
+OCTAVO_INLINE void dot_rows(const Tile (&tiles)[1], const int8_t* const (&x)[R], I32x16 (&sums)[R][1]) {
+    I32x16 of_rows[R];
+    for (int r = 0; r < R; r++) of_rows[r] = sums[r][0];
+    dot_tile<begin, end>(tiles[0], x, of_rows);
+    for (int r = 0; r < R; r++) sums[r][0] = of_rows[r];
 }
 
 }  // namespace

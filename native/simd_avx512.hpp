@@ -15,6 +15,7 @@ struct I32x16 {
 
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 8, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
+constexpr int kFloatInputBytes = 1 << 20;
 constexpr int kNumVectors = 32;  // that the registers hold
 constexpr bool kHasByteDot = true;
 
@@ -31,6 +32,10 @@ OCTAVO_INLINE __m256i load_halfwords(const void* p) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
 OCTAVO_INLINE F32x16 load_f16(const void* p) { return {_mm512_cvtph_ps(load_halfwords(p))}; }
+OCTAVO_INLINE F32x16 load_int8(const void* p) {
+    const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
 OCTAVO_INLINE F32x16 load_bf16(const void* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halfwords(p)), 16))};
 }
@@ -67,6 +72,7 @@ OCTAVO_INLINE float sum(F32x16 a) {
     c = _mm_add_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
+OCTAVO_INLINE int32_t sum(I32x16 a) { return _mm512_reduce_add_epi32(a.v); }
 OCTAVO_INLINE float max_lane(F32x16 a) {
     const __m256 b = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
     __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
@@ -200,10 +206,11 @@ struct Tile8 {
         for (int i = 0; i < 8; i++) w[i] = _mm512_loadu_si512(p + 64 * i);
     }
 };
+using Tile6 = Tile8;
 
-template <int R, int P, class Tile>
+template <int begin, int end, int R, int P, class Tile>
 OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
-    for (int i = 0; i < 8; i++) {
+    for (int i = begin; i < end; i++) {
         // By hand: GCC would keep the whole tile in registers and spill the sums instead. The sums are what
         // must stay: 16 of them hide the latency of the dot product.
         __m512i w[P];
@@ -236,10 +243,11 @@ struct Tile8 {
     }
 };
 
+template <int begin, int end>
 OCTAVO_INLINE I32x16 dot(const Tile8& tile, const int8_t* x, I32x16 start) {
     const __m512i ones = _mm512_set1_epi16(1);
     __m512i acc = start.v;
-    for (int i = 0; i < 8; i++) {
+    for (int i = begin; i < end; i++) {
         const __m512i four = broadcast_4(x + 4 * i);
         const __m512i s = _mm512_mask_sub_epi8(four, tile.negative[i], _mm512_setzero_si512(), four);
         acc = _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(tile.magnitude[i], s), ones));
@@ -247,18 +255,38 @@ OCTAVO_INLINE I32x16 dot(const Tile8& tile, const int8_t* x, I32x16 start) {
     return {acc};
 }
 
+struct Tile6 {
+    __m512i w[8];
+    OCTAVO_INLINE explicit Tile6(const uint8_t* p) {
+        for (int i = 0; i < 8; i++) w[i] = _mm512_loadu_si512(p + 64 * i);
+    }
+};
+
+// 4 products of at most 63 * 127 fit in 16 bits.
+template <int begin, int end>
+OCTAVO_INLINE I32x16 dot(const Tile6& tile, const int8_t* x, I32x16 start) {
+    for (int i = begin; i < end; i += 2) {
+        const __m512i pairs =
+            _mm512_add_epi16(_mm512_maddubs_epi16(tile.w[i], broadcast_4(x + 4 * i)),
+                             _mm512_maddubs_epi16(tile.w[i + 1], broadcast_4(x + 4 * i + 4)));
+        start.v = _mm512_add_epi32(start.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    }
+    return start;
+}
+
 // 16 products of at most 15 * 127 fit in 16 bits: one widening at the end.
+template <int begin, int end>
 OCTAVO_INLINE I32x16 dot(const Tile4& tile, const int8_t* x, I32x16 start) {
-    __m512i pairs = _mm512_maddubs_epi16(tile.w[0], broadcast_4(x));
-    for (int i = 1; i < 8; i++)
+    __m512i pairs = _mm512_maddubs_epi16(tile.w[begin], broadcast_4(x + 4 * begin));
+    for (int i = begin + 1; i < end; i++)
         pairs = _mm512_add_epi16(pairs, _mm512_maddubs_epi16(tile.w[i], broadcast_4(x + 4 * i)));
     return {_mm512_add_epi32(start.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
 }
 
-template <int R, int P, class Tile>
+template <int begin, int end, int R, int P, class Tile>
 OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
+        for (int p = 0; p < P; p++) sums[r][p] = dot<begin, end>(tiles[p], x[r], sums[r][p]);
 }
 #endif
 

@@ -13,6 +13,7 @@ struct I32x16 {
 
 constexpr bool kHasFma = false;
 constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kFloatInputBytes = 1 << 20;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 4;  // that the registers hold
 constexpr bool kHasByteDot = true;
@@ -121,6 +122,11 @@ OCTAVO_INLINE float sum(F32x16 a) {
         for (int i = 0; i < half; i++) a.v[i] += a.v[i + half];
     return a.v[0];
 }
+OCTAVO_INLINE int32_t sum(I32x16 a) {
+    uint32_t total = 0;
+    for (int i = 0; i < 16; i++) total += uint32_t(a.v[i]);
+    return int32_t(total);
+}
 OCTAVO_INLINE float max_lane(F32x16 a) {
     for (int half = 8; half > 0; half /= 2)
         for (int i = 0; i < half; i++) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
@@ -199,6 +205,10 @@ OCTAVO_INLINE void store_f16(void* p, F32x16 a) {
         half[i] = uint16_t(number | (uint32_t(bits.v[i]) >> 16 & 0x8000));
     }
     std::memcpy(p, half, sizeof half);
+}
+
+OCTAVO_INLINE F32x16 load_int8(const void* p) {
+    return floats([&](int i) { return float(static_cast<const int8_t*>(p)[i]); });
 }
 
 OCTAVO_INLINE I32x16 add_neighbours(I32x16 a, I32x16 b) {
@@ -284,19 +294,20 @@ struct Tile8 {
     uint8_t w[8][16][4];
     OCTAVO_INLINE explicit Tile8(const uint8_t* p) { std::memcpy(w, p, sizeof w); }
 };
+using Tile6 = Tile8;
 
-template <class Tile>
+template <int begin, int end, class Tile>
 OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
-    for (int i = 0; i < 8; i++)
+    for (int i = begin; i < end; i++)
         for (int n = 0; n < 16; n++)
             for (int k = 0; k < 4; k++) start.v[n] += tile.w[i][n][k] * x[4 * i + k];
     return start;
 }
 
-template <int R, int P, class Tile>
+template <int begin, int end, int R, int P, class Tile>
 OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
+        for (int p = 0; p < P; p++) sums[r][p] = dot<begin, end>(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ struct I32x16 {
 
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kFloatInputBytes = 1 << 20;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
 constexpr bool kHasByteDot = true;
@@ -125,6 +126,9 @@ OCTAVO_INLINE float sum(F32x16 a) {
     const float32x2_t c = vadd_f32(vget_low_f32(b), vget_high_f32(b));
     return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
 }
+OCTAVO_INLINE int32_t sum(I32x16 a) {
+    return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3])));
+}
 OCTAVO_INLINE float max_lane(F32x16 a) {
     float lanes[16];
     store(lanes, a);
@@ -138,6 +142,12 @@ OCTAVO_INLINE int32_t max_lane(I32x16 a) {
 
 OCTAVO_INLINE F32x16 low_bf16(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
 OCTAVO_INLINE F32x16 high_bf16(I32x16 pairs) { return as_float(pairs & splat(int32_t(0xffff0000))); }
+OCTAVO_INLINE F32x16 load_int8(const void* p) {
+    const int8x16_t bytes = vld1q_s8(static_cast<const int8_t*>(p));
+    const int16x8_t lo = vmovl_s8(vget_low_s8(bytes)), hi = vmovl_high_s8(bytes);
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi))}};
+}
 OCTAVO_INLINE F32x16 load_bf16(const void* p) {
     const auto* q = static_cast<const uint8_t*>(p);
     return floats([&](int i) {
@@ -217,8 +227,7 @@ OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     };
     vst1q_s8(p, narrow(lo));
     vst1q_s8(p + 16, narrow(hi));
-    const I32x16 both = lo + hi;
-    return vaddvq_s32(vaddq_s32(vaddq_s32(both.v[0], both.v[1]), vaddq_s32(both.v[2], both.v[3])));
+    return sum(lo + hi);
 }
 
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {
@@ -251,6 +260,14 @@ struct Tile4 {
                 w[i][n] = vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15)));
                 w[i + 4][n] = vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4));
             }
+    }
+};
+
+struct Tile6 {
+    int8x16_t w[8][4];
+    OCTAVO_INLINE explicit Tile6(const uint8_t* p) {
+        for (int i = 0; i < 8; i++)
+            for (int n = 0; n < 4; n++) w[i][n] = vreinterpretq_s8_u8(vld1q_u8(p + 64 * i + 16 * n));
     }
 };
 
@@ -287,19 +304,19 @@ OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
         [&](int i) { return dot_4(acc.v[i], vreinterpretq_s8_s32(a.v[i]), vreinterpretq_s8_s32(b.v[i])); });
 }
 
-template <class Tile>
+template <int begin, int end, class Tile>
 OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {
-    for (int i = 0; i < 8; i++) {
+    for (int i = begin; i < end; i++) {
         const int8x16_t four = broadcast_4(x + 4 * i);
         for (int n = 0; n < 4; n++) start.v[n] = dot_4(start.v[n], tile.w[i][n], four);
     }
     return start;
 }
 
-template <int R, int P, class Tile>
+template <int begin, int end, int R, int P, class Tile>
 OCTAVO_INLINE void dot_rows(const Tile (&tiles)[P], const int8_t* const (&x)[R], I32x16 (&sums)[R][P]) {
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) sums[r][p] = dot(tiles[p], x[r], sums[r][p]);
+        for (int p = 0; p < P; p++) sums[r][p] = dot<begin, end>(tiles[p], x[r], sums[r][p]);
 }
 
 }  // namespace

@@ -36,7 +36,17 @@ class PackedLinear:
     def all_quantized(self) -> bool:
         """All of its weights are int4 or int8."""
 
-def pack_linear(team: Team, weights: Sequence[tuple[str, Bytes, int, Float32s | None]]) -> PackedLinear:
+class WeightMemory:
+    """Where packed weights lie: large mappings, on huge pages where the system has them.
+
+    A mapping is released when all layers in it are gone, and this too if it is the latest.
+    """
+
+    def __init__(self) -> None: ...
+
+def pack_linear(
+    team: Team, memory: WeightMemory, weights: Sequence[tuple[str, Bytes, int, Float32s | None]]
+) -> PackedLinear:
     """Pack ``(encoding, bytes [N, row bytes], number of inputs, bias [N] or None)`` side by side, copying.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 
@@ -11,14 +12,31 @@ from octavo.backends.base import AttentionShape
 from octavo.backends.cpu import CpuBackend, Recorder, Value
 from octavo.storage.arena import Arena
 from octavo.storage.layout import KVLayout
-from octavo.weights.tensor import Encoding, WeightTensor
+from octavo.weights.tensor import BLOCK_OF, Encoding, WeightTensor
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 ISAS = _native.available_isas()
 FMA_ISAS = [isa for isa in ISAS if isa != "generic"]
-ENCODINGS: tuple[Encoding, ...] = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+FLOATS: tuple[Encoding, ...] = ("F32", "F16", "BF16")
+BLOCKS: tuple[Encoding, ...] = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")  # of 32 values
+SUPERBLOCKS: tuple[Encoding, ...] = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")  # of 256
+ENCODINGS = FLOATS + BLOCKS + SUPERBLOCKS
+
+# Where the float16 numbers of a block lie, and their size where values are to be about 1.
+HALVES: dict[str, tuple[tuple[int, float], ...]] = {
+    "Q8_0": ((0, 1 / 128),),
+    "Q4_0": ((0, 1 / 8),),
+    "Q4_1": ((0, 1 / 8), (2, 1.0)),
+    "Q5_0": ((0, 1 / 16),),
+    "Q5_1": ((0, 1 / 16), (2, 1.0)),
+    "Q2_K": ((80, 1 / 16), (82, 1 / 16)),
+    "Q3_K": ((108, 1 / 64),),
+    "Q4_K": ((0, 1 / 256), (2, 1 / 64)),
+    "Q5_K": ((0, 1 / 512), (2, 1 / 64)),
+    "Q6_K": ((208, 1 / 2048),),
+}
 
 
 def float_tensor(values: F32, name: str = "w") -> WeightTensor:
@@ -27,7 +45,7 @@ def float_tensor(values: F32, name: str = "w") -> WeightTensor:
 
 
 def random_tensor(rng: np.random.Generator, encoding: Encoding, n: int, k: int) -> tuple[WeightTensor, F64]:
-    """A random matrix in ``encoding``, and the values that its bytes mean."""
+    """A random matrix in ``encoding``, and the values that its bytes mean by the gguf library."""
     scale = 1 / np.sqrt(k)
     if encoding in ("F32", "F16", "BF16"):
         values = (rng.standard_normal((n, k)) * scale).astype(np.float32)
@@ -41,27 +59,14 @@ def random_tensor(rng: np.random.Generator, encoding: Encoding, n: int, k: int) 
             data, values = bits.view(np.uint8), (bits.astype(np.uint32) << 16).view(np.float32)
         return WeightTensor("w", encoding, (n, k), data), values.astype(np.float64)
 
-    groups = k // 32
-    d = (rng.uniform(0.5, 1.5, (n, groups, 1)) * scale / 8 * rng.choice([-1, 1], (n, groups, 1))).astype(
-        np.float16
-    )
-    if encoding == "Q8_0":
-        d = (d / 16).astype(np.float16)
-        q = rng.integers(-128, 128, (n, groups, 32)).astype(np.int8)
-        blocks = [d.view(np.uint8), q.view(np.uint8)]
-        values = d.astype(np.float64) * q
-    else:
-        q = rng.integers(0, 16, (n, groups, 32)).astype(np.uint8)
-        nibbles = q[..., :16] | q[..., 16:] << 4
-        if encoding == "Q4_0":
-            blocks = [d.view(np.uint8), nibbles]
-            values = d.astype(np.float64) * (q.astype(np.float64) - 8)
-        else:
-            m = (rng.standard_normal((n, groups, 1)) * scale).astype(np.float16)
-            blocks = [d.view(np.uint8), m.view(np.uint8), nibbles]
-            values = d.astype(np.float64) * q + m.astype(np.float64)
-    data = np.concatenate(blocks, axis=-1).reshape(n, -1)
-    return WeightTensor("w", encoding, (n, k), data), values.reshape(n, k)
+    num_values, block_bytes = BLOCK_OF[encoding]
+    blocks = rng.integers(0, 256, (n, k // num_values, block_bytes), np.uint8)
+    for place, size in HALVES[encoding]:
+        half = rng.uniform(0.5, 1.5, blocks.shape[:2]) * rng.choice([-1, 1], blocks.shape[:2]) * size * scale
+        blocks[..., place : place + 2] = half.astype(np.float16)[..., None].view(np.uint8)
+    data = blocks.reshape(n, -1)
+    values = gguf.dequantize(data, gguf.GGMLQuantizationType[encoding])
+    return WeightTensor("w", encoding, (n, k), data), values.astype(np.float64)
 
 
 def quantize_input(x: F32) -> F64:

@@ -1,12 +1,19 @@
 """Linear layers against float64 in every encoding, and equality wherever circumstances must not matter."""
 
+import resource
+from pathlib import Path
+
+import gguf
 import numpy as np
 import pytest
 from kernel_case import (
+    BLOCKS,
     ENCODINGS,
     F32,
     F64,
     FMA_ISAS,
+    HALVES,
+    SUPERBLOCKS,
     float_tensor,
     quantize_input,
     random_tensor,
@@ -16,17 +23,24 @@ from kernel_case import (
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.recorder import Recorder, Value, fuse
 from octavo.core.config import Activations
-from octavo.weights.tensor import Encoding, WeightTensor
+from octavo.weights.tensor import BLOCK_OF, Encoding, WeightTensor
 
 ROWS = (1, 2, 3, 4, 7, 16, 17, 64, 129)
 SHAPES = ((1, 32), (15, 64), (16, 576), (17, 64), (192, 576), (40, 1536))
+SUPERBLOCK_SHAPES = ((1, 256), (33, 512), (192, 768))
 UNEVEN_SHAPES = ((17, 1), (16, 31), (5, 33), (33, 65))
-QUANTIZED: tuple[Encoding, ...] = ("Q8_0", "Q4_0", "Q4_1")
+QUANTIZED = BLOCKS + SUPERBLOCKS
 CASES: list[tuple[Encoding, Activations]] = [
     (encoding, activations)
     for encoding in ENCODINGS
     for activations in (("int8", "float32") if encoding in QUANTIZED else ("float32",))
 ]
+
+
+def shapes_of(encoding: Encoding) -> tuple[tuple[int, int], ...]:
+    if encoding in SUPERBLOCKS:
+        return SUPERBLOCK_SHAPES
+    return SHAPES if encoding in BLOCKS else SHAPES[:4] + UNEVEN_SHAPES
 
 
 def inputs(rng: np.random.Generator, rows: int, k: int) -> F32:
@@ -56,7 +70,7 @@ def check(got: F32, x: F64, w: F64, extra: F64 | float = 0.0) -> None:
 def test_matches_float64(isa: str, encoding: Encoding, activations: Activations) -> None:
     rng = np.random.default_rng(1)
     backend = CpuBackend(2, activations, isa=isa)
-    for n, k in SHAPES if encoding in QUANTIZED else SHAPES[:4] + UNEVEN_SHAPES:
+    for n, k in shapes_of(encoding):
         weight, values = random_tensor(rng, encoding, n, k)
         for rows in ROWS if k < 1536 else (1, 5):
             x = inputs(rng, rows, k)
@@ -69,8 +83,8 @@ def test_a_row_is_the_same_in_any_company_and_with_any_threads(
     isa: str, encoding: Encoding, activations: Activations
 ) -> None:
     rng = np.random.default_rng(2)
-    weight, _ = random_tensor(rng, encoding, 83, 192)
-    x = inputs(rng, max(ROWS), 192)
+    weight, _ = random_tensor(rng, encoding, 83, 256)
+    x = inputs(rng, max(ROWS), 256)
     backends = [CpuBackend(threads, activations, isa=isa) for threads in (1, 2, 4)]
     whole = apply(backends[0], x, [weight])
     for backend in backends[1:]:
@@ -107,8 +121,8 @@ def test_layers_of_different_widths_one_after_the_other() -> None:
 @pytest.mark.parametrize(("encoding", "activations"), CASES)
 def test_instruction_sets_with_fma_agree_to_the_bit(encoding: Encoding, activations: Activations) -> None:
     rng = np.random.default_rng(3)
-    weight, _ = random_tensor(rng, encoding, 50, 320)
-    x = inputs(rng, 21, 320)
+    weight, _ = random_tensor(rng, encoding, 50, 512)
+    x = inputs(rng, 21, 512)
     results = [apply(CpuBackend(2, activations, isa=isa), x, [weight]) for isa in FMA_ISAS]
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
@@ -119,10 +133,10 @@ def test_segments_lie_side_by_side(isa: str, activations: Activations) -> None:
     """Matrices of different encodings and odd sizes in one layer give what each gives alone."""
     rng = np.random.default_rng(4)
     backend = CpuBackend(2, activations, isa=isa)
-    sizes = (48, 17, 1, 16, 33, 5)
-    weights = [random_tensor(rng, e, n, 96)[0] for e, n in zip(ENCODINGS, sizes, strict=True)]
+    sizes = (48, 17, 1, 16, 33, 5, 20, 31, 2, 16, 47, 3, 18)
+    weights = [random_tensor(rng, e, n, 256)[0] for e, n in zip(ENCODINGS, sizes, strict=True)]
     biases = [float_tensor(rng.standard_normal(n).astype(np.float32)) for n in sizes]
-    x = inputs(rng, 9, 96)
+    x = inputs(rng, 9, 256)
     together = apply(backend, x, weights, biases)
     alone = [apply(backend, x, [w], [b]) for w, b in zip(weights, biases, strict=True)]
     np.testing.assert_array_equal(together, np.concatenate(alone, axis=1))
@@ -184,8 +198,8 @@ def test_joined_operations_give_the_same_bits(isa: str, rows: int) -> None:
 def test_a_bad_row_stays_alone(isa: str) -> None:
     """NaN, infinities and values beyond the kernels' range spoil their own row, and no other."""
     rng = np.random.default_rng(6)
-    weights = [random_tensor(rng, encoding, 20, 64)[0] for encoding in ENCODINGS]
-    x = inputs(rng, 12, 64)
+    weights = [random_tensor(rng, encoding, 20, 256)[0] for encoding in ENCODINGS]
+    x = inputs(rng, 12, 256)
     bad = x.copy()
     bad[2, 40], bad[5, 0], bad[5, 1], bad[7, 3] = np.nan, np.inf, -np.inf, np.float32(1e36)
     good = [r for r in range(12) if r not in (2, 5, 7)]
@@ -230,6 +244,40 @@ def test_float_scales_of_every_kind(isa: str) -> None:
         backend = CpuBackend(1, activations, isa=isa)
         got = apply(backend, np.eye(32, dtype=np.float32) * 127, [weight])
         np.testing.assert_array_equal(got, (expected * 127).astype(np.float32))
+
+
+@pytest.mark.parametrize("encoding", QUANTIZED)
+def test_one_hot_inputs_read_the_weights_back_exactly(isa: str, encoding: Encoding) -> None:
+    """Of any bytes with finite scales: not only close to what the gguf library computes, but equal."""
+    rng = np.random.default_rng(9)
+    num_values, block_bytes = BLOCK_OF[encoding]
+    blocks = rng.integers(0, 256, (40, 512 // num_values, block_bytes), np.uint8)
+    for place, _ in HALVES[encoding]:
+        blocks[..., place + 1] &= 0xBF  # no exponent of infinity
+    data = blocks.reshape(40, -1)
+    expected = gguf.dequantize(data, gguf.GGMLQuantizationType[encoding])
+    weight = WeightTensor("w", encoding, (40, 512), data)
+    got = apply(CpuBackend(2, "float32", isa=isa), np.eye(512, dtype=np.float32), [weight])
+    np.testing.assert_array_equal(got, expected.T)
+
+
+def test_packed_weights_go_back_to_the_system(isa: str) -> None:
+    """All but the latest mapping: a model that is loaded again and again takes the room of one."""
+    weight = float_tensor(np.ones((1024, 1024), np.float32))  # 4 MiB, of a mapping of 64
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def load(times: int) -> None:
+        for _ in range(times):
+            backend = CpuBackend(1, isa=isa)
+            layers = [backend.load_linear([weight]) for _ in range(20)]
+            assert {layer.packed.num_outputs for layer in layers} == {1024}
+
+    load(1)
+    before = resident()
+    load(4)
+    assert resident() - before < 40 << 20
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

@@ -8,6 +8,7 @@ from gguf_files import Type, deinterleave, interleave, write
 from harness import PagedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from octavo.bench.weights import random_weight
 from octavo.models.loading import load_model
 
 TOLERANCE = 1e-4
@@ -36,7 +37,7 @@ def test_encoded_files(kind, name, backend, tmp_path):
     scaling = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0} if name.startswith("llama") else {}
     path = write(reference, tmp_path / "model.gguf", matrix_type=lambda _: kind, values=scaling)
     encodings = {w.encoding for layer in load_model(path).weights.layers for w in layer.qkv + layer.down}
-    assert encodings == {"F32" if kind in (Type.Q5_0, Type.Q5_1) else kind.name}
+    assert encodings == {kind.name}
     assert_parity(reference, path, backend)
 
 
@@ -53,22 +54,22 @@ def test_mixed_types_in_one_fused_layer(backend, tmp_path):
     assert_parity(reference, path, backend)
 
 
-def test_k_quants(backend, tmp_path):
-    """The gguf library cannot make Q6_K blocks, so the weights are random ones."""
+@pytest.mark.parametrize("kind", [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K])
+def test_k_quants(kind, backend, tmp_path):
+    """The gguf library cannot make these blocks, so the weights are random ones, scaled to be sane."""
     random = np.random.default_rng(1)
 
     def encode(rows, kind):
-        if kind != Type.Q6_K:
+        if kind == Type.F32:
             return gguf.quantize(rows, kind)
-        blocks = random.integers(0, 256, (rows.shape[0], rows.shape[1] // 256, 210)).astype(np.uint8)
-        blocks[..., 192:208] = (
-            random.integers(-40, 40, blocks[..., 192:208].shape).astype(np.int8).view(np.uint8)
-        )
-        blocks[..., 208:] = np.frombuffer(np.float16(1e-4).tobytes(), np.uint8)
-        return blocks.reshape(rows.shape[0], -1)
+        weight = random_weight(random, kind.name, *rows.shape)
+        return weight.data
 
     reference = tiny.make("llama-wide")
-    path = write(reference, tmp_path / "model.gguf", matrix_type=lambda _: Type.Q6_K, encode=encode)
+    path = write(reference, tmp_path / "model.gguf", matrix_type=lambda _: kind, encode=encode)
+    weights = load_model(path).weights
+    assert {w.encoding for layer in weights.layers for w in (*layer.qkv, *layer.down)} == {kind.name}
+    assert weights.embedding.encoding == kind.name
     assert_parity(reference, path, backend)
 
 

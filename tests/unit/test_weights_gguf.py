@@ -14,8 +14,9 @@ from octavo.weights.encoding import dequantize
 from octavo.weights.gguf import open_gguf
 
 TYPES = gguf.GGMLQuantizationType
-ENCODED = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
-CONVERTED = ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
+ENCODED = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+SUPERBLOCKS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+CONVERTED = ["IQ4_NL", "IQ4_XS", "IQ3_S"]
 
 
 def raw_rows(type_name: str, shape: tuple[int, int], seed: int = 0) -> np.ndarray:
@@ -92,13 +93,14 @@ def test_metadata_is_plain_python(tmp_path):
 
 @pytest.mark.parametrize("alignment", [None, 8, 64, 4096])
 def test_encodings_with_kernels_are_windows_of_the_file(tmp_path, alignment):
-    raw = {name: (name, raw_rows(name, (3, 64), seed)) for seed, name in enumerate(ENCODED)}
+    shapes = dict.fromkeys(ENCODED, (3, 64)) | dict.fromkeys(SUPERBLOCKS, (3, 512))
+    raw = {name: (name, raw_rows(name, shape, i)) for i, (name, shape) in enumerate(shapes.items())}
     fill = (lambda writer: writer.add_custom_alignment(alignment)) if alignment else (lambda writer: None)
     checkpoint = open_gguf(write_gguf(tmp_path / "m.gguf", raw, fill))
-    assert list(checkpoint.tensors) == ENCODED
-    for name in ENCODED:
+    assert list(checkpoint.tensors) == list(shapes)
+    for name, shape in shapes.items():
         tensor = checkpoint.tensors[name]
-        assert (tensor.name, tensor.encoding, tensor.shape) == (name, name, (3, 64))
+        assert (tensor.name, tensor.encoding, tensor.shape) == (name, name, shape)
         assert np.array_equal(tensor.data, raw[name][1])
         assert tensor.data.dtype == np.uint8
         assert not tensor.data.flags.writeable
@@ -122,7 +124,7 @@ def test_other_types_become_float32_as_the_library_has_it(tmp_path, type_name):
 
 
 def test_a_type_is_converted_only_when_asked_for(tmp_path, monkeypatch):
-    path = write_gguf(tmp_path / "m.gguf", {"w": ("Q6_K", raw_rows("Q6_K", (2, 256)))})
+    path = write_gguf(tmp_path / "m.gguf", {"w": ("IQ4_XS", raw_rows("IQ4_XS", (2, 256)))})
     calls = []
     monkeypatch.setattr(
         gguf, "dequantize", lambda *args: calls.append(args) or np.zeros((2, 256), np.float32)

@@ -93,6 +93,7 @@ class CpuBackend:
             )
         self._quantize_inputs = activations != "float32"
         self.team = _native.Team(self.threads)
+        self._memory = _native.WeightMemory()
 
     def load_linear(self, weights: Sequence[WeightTensor], biases: Sequence[WeightTensor] = ()) -> Weight:
         """Pack one layer whose outputs are those of ``weights``, one after the other; copies them."""
@@ -100,6 +101,7 @@ class CpuBackend:
             raise ValueError(f"{len(biases)} biases for {len(weights)} weights: give one for each, or none")
         packed = _native.pack_linear(
             self.team,
+            self._memory,
             [
                 (w.encoding, w.data, w.shape[1], _as_vector(biases[i]) if biases else None)
                 for i, w in enumerate(weights)

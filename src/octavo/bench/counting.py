@@ -19,6 +19,8 @@ from octavo.weights.tensor import BLOCK_OF, WeightTensor
 
 _FLOAT_BYTES = 4
 _PANEL = 16  # outputs that the kernels pack together; a layer is padded to a multiple
+# Of the encodings whose blocks take more once they are packed: 5 and 6 bits as 8, 2 and 3 as 4.
+_PACKED_BYTES = {"Q5_0": 34, "Q5_1": 36, "Q2_K": 164, "Q3_K": 146, "Q4_K": 148, "Q5_K": 276, "Q6_K": 274}
 
 # What attention multiplies in: float16 is widened.
 KV_ARITHMETIC: Final[dict[StorageDtype, Arithmetic]] = {
@@ -87,6 +89,7 @@ class CountingLoader:
         quantized = False
         for w in weights:
             values, block_bytes = BLOCK_OF[w.encoding]
+            block_bytes = _PACKED_BYTES.get(w.encoding, block_bytes)
             num_bytes += -(-w.shape[0] // _PANEL) * _PANEL * w.shape[1] // values * block_bytes
             quantized |= values > 1
         arithmetic: Arithmetic = "float32"

@@ -1,8 +1,9 @@
-"""The six encodings that kernels read, as NumPy: sizes, values, and reordering without loss."""
+"""The encodings that kernels read, as NumPy: sizes, values, and reordering without loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 
@@ -35,11 +36,25 @@ def dequantize(tensor: WeightTensor) -> Floats:
     num_columns = tensor.shape[-1] if tensor.shape else 1
     values = np.empty((num_rows, num_columns), np.float32)
     if values.size:
-        decode = _DECODERS[tensor.encoding]
+        decode = _DECODERS.get(tensor.encoding)
+        if decode is None:
+            return dequantize_by_library(tensor.data, tensor.encoding).reshape(tensor.shape)
         step = max(1, _STEP_VALUES // num_columns)
         for start in range(0, num_rows, step):
             decode(tensor.data[start : start + step], values[start : start + step])
     return values.reshape(tensor.shape)
+
+
+def dequantize_by_library(rows: Bytes, type_name: str) -> Floats:
+    """Float32 [rows, values], as the gguf library computes it.
+
+    Raises:
+        NotImplementedError: the library cannot.
+    """
+    decode: Callable[..., Floats] = gguf.dequantize
+    # A scale of infinity gives infinite or undefined values, not a warning in the middle of loading.
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(decode(rows, gguf.GGMLQuantizationType[type_name]), np.float32)
 
 
 def permute_rows(tensor: WeightTensor, index: npt.NDArray[np.integer] | Sequence[int]) -> WeightTensor:

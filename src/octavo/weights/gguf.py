@@ -10,7 +10,6 @@ The format is described by the GGUF specification of the ggml project. Versions 
 
 import mmap
 import struct
-from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import NamedTuple, Never, cast
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from octavo.core.errors import CorruptModel, UnsupportedModel
 from octavo.weights.checkpoint import Checkpoint, LazyTensors, StoredTensor, as_weight, map_file
+from octavo.weights.encoding import dequantize_by_library
 from octavo.weights.tensor import BLOCK_OF, Encoding, WeightTensor
 
 _MAGIC = b"GGUF"
@@ -238,14 +238,10 @@ def _build(name: str, stored: StoredTensor) -> WeightTensor:
 
 
 def _dequantize_by_library(name: str, stored: StoredTensor) -> npt.NDArray[np.float32]:
-    decode: Callable[..., npt.NDArray[np.float32]] = gguf.dequantize
-    rows = stored.data.reshape(prod(stored.shape[:-1]), -1)
     try:
-        # A scale of infinity gives infinite or undefined values, not a warning in the middle of loading.
-        with np.errstate(all="ignore"):
-            return np.ascontiguousarray(decode(rows, gguf.GGMLQuantizationType[stored.type_name]), np.float32)
+        return dequantize_by_library(stored.data.reshape(prod(stored.shape[:-1]), -1), stored.type_name)
     except NotImplementedError:
         raise UnsupportedModel(
             f"tensor {name!r} has type {stored.type_name}, which Octavo cannot read; it reads "
-            f"{', '.join(BLOCK_OF)} and converts Q5_0, Q5_1, Q2_K to Q6_K and the IQ types"
+            f"{', '.join(BLOCK_OF)} and converts the IQ types"
         ) from None
