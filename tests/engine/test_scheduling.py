@@ -8,7 +8,7 @@ from toy import EOS, ToyEngine, random_prompts, tokens_of, toy_greedy, toy_text
 
 from octavo.core.errors import InvalidRequest, QueueFull
 from octavo.core.request import Request
-from octavo.scheduling.scheduler import MAX_PREEMPTIONS
+from octavo.scheduling.admission import MAX_PREEMPTIONS
 from octavo.scheduling.waiting import AGEING_STEPS
 
 

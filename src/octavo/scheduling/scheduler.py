@@ -9,34 +9,28 @@ row and its sequence but keeps its tokens, and goes back to the queue. Its full 
 resuming finds again whatever was not overwritten meanwhile. Whoever is first can always go on.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from octavo.core.config import Scheduling
-from octavo.core.errors import InvalidRequest, OutOfBlocks
-from octavo.core.request import FinishReason, Request, TokenLogprobs
+from octavo.core.errors import OutOfBlocks
+from octavo.core.request import FinishReason, Request
 from octavo.paging.explain import PrefixExplanation
-from octavo.paging.grants import SlotPlan, TableUpdate
-from octavo.paging.groups import most_frames
 from octavo.paging.invariants import BrokenInvariant
 from octavo.paging.manager import KVManager
 from octavo.paging.matching import PrefixMatch
+from octavo.scheduling.admission import Admission
+from octavo.scheduling.composing import Composition, is_scored, opening
 from octavo.scheduling.drafting import Drafter
 from octavo.scheduling.in_flight import InFlightPrefixes
+from octavo.scheduling.outcome import take_chosen, take_scores
 from octavo.scheduling.running import Running, RunningSet
-from octavo.scheduling.step import BlockUpdate, RowOpen, RowWork, StepPlan, StepResult
+from octavo.scheduling.step import RowOpen, RowWork, StepPlan, StepResult
 from octavo.scheduling.waiting import WaitingQueue
-
-# After so many preemptions a request comes back only when the pool can hold the most that it and everything
-# that runs may still grow to; from then on nothing preempts it.
-MAX_PREEMPTIONS: Final = 3
 
 # Of so many requests, the latest ones, it is remembered why their cached prefix ended where it did.
 MAX_EXPLAINED: Final = 4096
-
-# Tokens of one step whose logits are kept to say how likely a prompt was: each takes a vocabulary of floats.
-MAX_SCORED_TOKENS: Final = 64
 
 # Requests of the queue looked at in one step; some are passed over, waiting for a prefix that others compute.
 MAX_LOOKED_AT: Final = 256
@@ -59,23 +53,6 @@ class SchedulerStats:
     peak_shared_blocks: int
     num_drafts: int
     num_drafts_accepted: int
-
-
-@dataclass(slots=True)
-class _Step:
-    """The step in progress.
-
-    Attributes:
-        owners: by position in the plan's work.
-        fork_owners: the forks that each of them opened rows for.
-        short_of_blocks: whether too few were found.
-    """
-
-    plan: StepPlan = field(default_factory=StepPlan)
-    owners: list[Running] = field(default_factory=list)
-    fork_owners: dict[int, list[tuple[Request, int]]] = field(default_factory=dict)
-    short_of_blocks: bool = False
-    num_scored: int = 0
 
 
 class Scheduler:
@@ -103,11 +80,12 @@ class Scheduler:
         self.max_step_tokens = max_step_tokens
         self._waiting = WaitingQueue(policy, max_waiting)
         self._running = RunningSet(max_num_seqs)
+        self._admission = Admission(kv, self._running)
         self._prefixes = InFlightPrefixes(max(spec.block_size for spec in kv.groups))
         self._drafter = drafter
         self._opened_rows: list[RowOpen] = []  # since the last step
         self._closed_rows: list[int] = []
-        self._step: _Step | None = None
+        self._step: Composition | None = None
         self._blocked_at = -1  # free blocks when the head of the queue last did not fit
         self._explanations: dict[int, PrefixExplanation] = {}  # by request id, oldest first
         self._num_preemptions = 0
@@ -160,7 +138,7 @@ class Scheduler:
             InvalidRequest: it could never run, even alone: the pool has fewer blocks than it may need.
             QueueFull: too many wait.
         """
-        self._check_fits(request)
+        self._admission.check_fits(request)
         self._waiting.check_room()
         request.turn = self._waiting.turn_of(request, self._num_steps)
         for number, fork in enumerate(request.forks, 1):
@@ -179,7 +157,7 @@ class Scheduler:
         if running is None or row is None:
             self._waiting.add(child)
             return
-        self._opened_rows.append(self._row_open(child, row))
+        self._opened_rows.append(opening(child, row))
         self._start_fork(running, child, row, num_shared=len(parent.token_ids))
 
     def extend(self, request: Request, token_id: int) -> None:
@@ -220,7 +198,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Choose the next step's work and take blocks for it; there is work unless all wait for tokens."""
         self._check_between_steps()
-        self._step = step = _Step()
+        self._step = step = Composition()
         self._num_steps += 1
         plan = step.plan
         plan.opened_rows.extend(self._opened_rows)
@@ -259,13 +237,11 @@ class Scheduler:
             request = running.request
             num_written, token_id = len(work.token_ids) - work.num_drafts, None
             if work.score:
-                known = len(request.prompt_logprobs) - work.start  # more than 0 where it was preempted
-                entries = result.prompt_logprobs.get(index, [])
-                request.prompt_logprobs.extend(entries[known : request.prompt_len - 1 - work.start])
+                take_scores(request, work, result.prompt_logprobs.get(index, []))
             if work.sample:
                 advanced.append(request)
                 chosen = range(at, at + 1 + work.num_drafts)
-                num_right, token_id = self._take(request, work, chosen, result)
+                num_right, token_id = take_chosen(request, work, chosen, result)
                 num_written += num_right
                 at += work.num_chosen
                 if request.finish_reason is not None:
@@ -278,7 +254,7 @@ class Scheduler:
                 continue
             progress.append((running.seq_id, num_written, token_id))
         self.kv.advance_step(progress)
-        if step.fork_owners:
+        if step.forks:
             advanced = self._begin_forks(step, result, advanced)
         for running in leaving:
             self._leave(running)
@@ -297,32 +273,6 @@ class Scheduler:
 
     # Refusing
 
-    def _check_fits(self, request: Request) -> None:
-        last = request.max_len - 1  # the last token's KV is never computed
-        needed = most_frames(self.kv.groups, last)
-        usable = self.kv.pool.num_blocks - 1
-        if needed > usable:
-            raise InvalidRequest(
-                f"{request.prompt_len} prompt tokens and up to {request.max_len - request.prompt_len} new "
-                f"ones need {needed} KV blocks, the pool has {usable}: "
-                "ask for fewer tokens or give the engine more kv_memory",
-                param="max_tokens",
-            )
-        width = request.beam_width
-        if width > 1:
-            shared = sum(
-                request.prompt_len // spec.block_size * spec.num_tables
-                for spec in self.kv.groups
-                if spec.window is None and self.kv.matcher.enabled
-            )
-            together = shared + width * (needed - shared)
-            if together > usable:
-                raise InvalidRequest(
-                    f"{width} beams of up to {request.max_len} tokens need {together} KV blocks, the pool "
-                    f"has {usable}: ask for fewer beams or tokens or give the engine more kv_memory",
-                    param="max_tokens",
-                )
-
     def _check_between_steps(self) -> None:
         if self._step is not None:
             raise RuntimeError("not possible between schedule() and commit()")
@@ -331,13 +281,14 @@ class Scheduler:
 
     def _share_out(self) -> tuple[list[tuple[Running, int]], int]:
         """Known tokens each running request should advance by, and what is left of the budget."""
+        assert self._step is not None
         pending = [(r, len(r.request.token_ids) - r.num_slots) for r in self._running]
         for_decodes = min(self.max_step_tokens, sum(1 for _, count in pending if count == 1))
         budget = self.max_step_tokens - for_decodes
         wanted = []
         for running, count in pending:
             if count > 1:
-                count = self._most_tokens(running.request, count, budget)  # noqa: PLW2901
+                count = self._step.most_tokens(running.request, count, budget)  # noqa: PLW2901
                 budget -= count
             elif count == 1:
                 if for_decodes == 0:  # forks may be more than the budget: the first ones run first
@@ -349,15 +300,6 @@ class Scheduler:
             budget -= self._propose(self._drafter, wanted, budget)
         return wanted, budget
 
-    def _most_tokens(self, request: Request, num_pending: int, budget: int) -> int:
-        """Tokens of ``request`` that the budget pays for; few of a prompt whose logits are wanted."""
-        count = min(num_pending, budget)
-        if _is_scored(request):
-            assert self._step is not None
-            count = min(count, MAX_SCORED_TOKENS - self._step.num_scored)
-            self._step.num_scored += count
-        return count
-
     def _propose(self, drafter: Drafter, wanted: Sequence[tuple[Running, int]], budget: int) -> int:
         """Let running requests go on with guesses; returns the tokens that takes."""
         total = 0
@@ -365,12 +307,28 @@ class Scheduler:
             request = running.request
             if count == len(request.token_ids) - running.num_slots and not request.num_candidates:
                 room = min(budget - total, request.max_len - len(request.token_ids) - 1)
-                drafts = drafter.propose(request, room) if room > 0 and not _is_scored(request) else []
+                drafts = drafter.propose(request, room) if room > 0 and not is_scored(request) else []
                 if drafts:
                     self.kv.append_tokens(running.seq_id, drafts)
                     running.drafts = drafts
                     total += len(drafts)
         return total
+
+    def _compute(self, running: Running, count: int) -> None:
+        """Plan the next ``count`` known tokens, and the forks that begin behind the last of them."""
+        assert self._step is not None
+        self._step.compute(running, count)
+        forks = running.request.forks
+        if forks and running.num_slots == len(running.request.token_ids):
+            opened = []
+            for fork in forks:
+                row = self._running.take_row()
+                if row is None:
+                    self._waiting.add(fork)  # it finds the prompt's blocks by name
+                else:
+                    opened.append((fork, row))
+            forks.clear()
+            self._step.add_forks(opened)
 
     def _grant(self, wanted: Sequence[tuple[Running, int]]) -> None:
         """Take slots for what running requests want, all of it at once if the pool allows."""
@@ -389,14 +347,14 @@ class Scheduler:
         for running, count in wanted:
             updates = grant.block_updates.get(running.seq_id)
             if updates:
-                self._record_updates(running.row, updates)
-            self._plan_work(running, count)
+                self._step.update_table(running.row, updates)
+            self._compute(running, count)
         plan.copies.extend(grant.copies)
 
     def _advance(self, running: Running, count: int) -> None:
         """Take slots for up to ``count`` tokens and plan them, preempting later requests if need be."""
         assert self._step is not None
-        slots = self._fit(running, count)
+        slots = self._admission.fit(running, count)
         while slots is None:
             self._step.short_of_blocks = True
             victim = self._victim(running)
@@ -407,78 +365,11 @@ class Scheduler:
                     )
                 return  # it waits where it is: others finish, or take its blocks when they need them
             self._preempt(victim)
-            slots = self._fit(running, count)
+            slots = self._admission.fit(running, count)
         grant = self.kv.commit(slots)
-        self._record_updates(running.row, grant.block_updates)
+        self._step.update_table(running.row, grant.block_updates)
         self._step.plan.copies.extend(grant.copies)
-        self._plan_work(running, slots.num_tokens)
-
-    def _fit(self, running: Running, count: int) -> SlotPlan | None:
-        """A plan for the most of ``count`` tokens that fits in the free blocks, or None if not one does."""
-        slots = self.kv.plan_slots(running.seq_id, count)
-        if slots.fits:
-            return slots
-        best = None
-        low, high = 1, count - 1
-        while low <= high:
-            middle = (low + high) // 2
-            slots = self.kv.plan_slots(running.seq_id, middle)
-            if slots.fits:
-                best, low = slots, middle + 1
-            else:
-                high = middle - 1
-        return best
-
-    def _record_updates(self, row: int, updates: Iterable[TableUpdate]) -> None:
-        assert self._step is not None
-        self._step.plan.block_updates.extend(BlockUpdate(row, *update) for update in updates)
-
-    def _plan_work(self, running: Running, count: int) -> None:
-        step, request, start = self._step, running.request, running.num_slots
-        assert step is not None
-        token_ids = request.token_ids
-        running.num_slots = end = start + count
-        work = RowWork(running.row, start, token_ids[start:end], end == len(token_ids))
-        if running.drafts or request.forks or (start < request.prompt_len and _is_scored(request)):
-            work = self._with_extras(running, work, end)
-        step.plan.work.append(work)
-        step.owners.append(running)
-
-    def _with_extras(self, running: Running, work: RowWork, end: int) -> RowWork:
-        """``work`` with drafts behind it, forks beside it, or the prompt's logits wanted."""
-        step, request = self._step, running.request
-        assert step is not None
-        drafts, running.drafts = running.drafts, []
-        work = work._replace(token_ids=work.token_ids + drafts, num_drafts=len(drafts))
-        if work.start < request.prompt_len and _is_scored(request):
-            next_token_id = request.token_ids[end] if end < request.prompt_len else None
-            work = work._replace(score=True, next_token_id=next_token_id)
-        if work.sample and request.forks:
-            opened = []
-            for fork in request.forks:
-                row = self._running.take_row()
-                if row is None:
-                    self._waiting.add(fork)
-                else:
-                    step.plan.opened_rows.append(self._row_open(fork, row))
-                    opened.append((fork, row))
-            request.forks.clear()
-            step.fork_owners[len(step.owners)] = opened
-            work = work._replace(forks=tuple(row for _, row in opened))
-        return work
-
-    @staticmethod
-    def _row_open(request: Request, row: int) -> RowOpen:
-        return RowOpen(
-            row,
-            request.params,
-            request.seed,
-            request.sample_index,
-            tuple(request.token_ids[: request.prompt_len]),
-            tuple(request.token_ids[request.prompt_len :]),
-            request.grammar,
-            request.num_candidates,
-        )
+        self._compute(running, slots.num_tokens)
 
     # Admitting
 
@@ -503,11 +394,11 @@ class Scheduler:
             if len(self._running):
                 if self._prefixes.awaits(request, match):
                     continue
-                if self._blocks_spoken_for(request, match) > num_free:
+                if self._admission.blocks_spoken_for(request, match) > num_free:
                     self._blocked_at = num_free
                     break
             num_pending = len(request.token_ids) - match.num_tokens
-            count = self._most_tokens(request, num_pending, budget)
+            count = self._step.most_tokens(request, num_pending, budget)
             if count == 0:
                 break
             running = self._start(request, match)
@@ -517,7 +408,7 @@ class Scheduler:
 
     def _match(self, request: Request) -> PrefixMatch:
         """What the cache has of a request; nothing if the logits of its prompt are wanted."""
-        limit = len(request.prompt_logprobs) if _is_scored(request) else None
+        limit = len(request.prompt_logprobs) if is_scored(request) else None
         return self.kv.match(request.token_ids, salt=request.salt, limit=limit)
 
     def _start(self, request: Request, match: PrefixMatch) -> Running:
@@ -538,29 +429,8 @@ class Scheduler:
         assert row is not None
         running = Running(request, seq_id, row, match.num_tokens)
         self._running.add(running)
-        self._step.plan.opened_rows.append(self._row_open(request, row))
+        self._step.open_row(request, row)
         return running
-
-    def _blocks_spoken_for(self, candidate: Request, match: PrefixMatch) -> int:
-        """Blocks the pool must have free to admit the candidate.
-
-        That is what it and the running requests are sure to need soon: the rest of their prompts, and a block
-        more for each that runs. If the candidate was preempted too often, or comes before one that was, it is
-        the most they can ever need.
-        """
-        final = candidate.num_preemptions >= MAX_PREEMPTIONS or any(
-            r.request.num_preemptions >= MAX_PREEMPTIONS and r.request.turn > candidate.turn
-            for r in self._running
-        )
-        total = self.kv.growth_from(match, self._goal(candidate, final=final))
-        for running in self._running:
-            goal = self._goal(running.request, final=final)
-            total += self.kv.growth(running.seq_id, goal, spare_blocks=0 if final else 1)
-        return total
-
-    @staticmethod
-    def _goal(request: Request, *, final: bool) -> int:
-        return request.max_len - 1 if final else len(request.token_ids)
 
     # Giving way
 
@@ -572,7 +442,7 @@ class Scheduler:
             if (
                 victim.request.priority <= head.priority
                 or victim.request.turn < head.turn
-                or victim.request.num_preemptions >= MAX_PREEMPTIONS
+                or self._admission.is_protected(victim.request)
                 or self._prefixes.still_awaits(head)
             ):
                 return
@@ -580,7 +450,7 @@ class Scheduler:
                 num_free = self.kv.num_free_blocks
                 if num_free <= self._blocked_at:
                     pass
-                elif self._blocks_spoken_for(head, self._match(head)) <= num_free:
+                elif self._admission.blocks_spoken_for(head, self._match(head)) <= num_free:
                     return
             self._preempt(victim)
 
@@ -590,7 +460,7 @@ class Scheduler:
             if running is needy:
                 return None
             is_planned = running.num_slots > running.request.num_computed
-            if not is_planned and running.request.num_preemptions < MAX_PREEMPTIONS:
+            if not is_planned and not self._admission.is_protected(running.request):
                 return running
         return None
 
@@ -638,41 +508,6 @@ class Scheduler:
 
     # Recording
 
-    def _take(
-        self, request: Request, work: RowWork, chosen: range, result: StepResult
-    ) -> tuple[int, int | None]:
-        """Take in what was chosen for a request.
-
-        Returns:
-            How many drafts turned out right, and the last token taken, or None.
-        """
-        num_right, token_id = 0, None
-        for i in chosen:
-            if i in result.failures:
-                request.finish_reason, request.error = "error", result.failures[i]
-                return num_right, token_id
-            if request.num_candidates:
-                request.candidates = result.candidates[i]
-                return 0, None
-            token_id = result.token_ids[i]
-            self._take_token(request, token_id, result.logprobs.get(i))
-            if request.finish_reason is not None or i + 1 == chosen.stop:
-                break
-            if token_id != work.token_ids[len(work.token_ids) - work.num_drafts + num_right]:
-                break
-            num_right += 1
-        return num_right, token_id
-
-    @staticmethod
-    def _take_token(request: Request, token_id: int, logprobs: TokenLogprobs | None) -> None:
-        request.token_ids.append(token_id)
-        if logprobs is not None:
-            request.logprobs.append(logprobs)
-        if token_id in request.stop_ids:
-            request.finish_reason = "stop"
-        elif len(request.token_ids) >= request.max_len:
-            request.finish_reason = "length"
-
     def _settle_drafts(self, running: Running, work: RowWork, num_right: int) -> None:
         """Count the drafts, and forget the wrong ones."""
         request = running.request
@@ -688,20 +523,20 @@ class Scheduler:
             running.drafts = []
             self.kv.truncate(running.seq_id, len(running.request.token_ids))
 
-    def _begin_forks(self, step: _Step, result: StepResult, advanced: list[Request]) -> list[Request]:
+    def _begin_forks(self, step: Composition, result: StepResult, advanced: list[Request]) -> list[Request]:
         """Start the forks whose first tokens were chosen in this step; ``advanced`` with them in it."""
         forks_of: dict[Request, list[Request]] = {}
         at = 0
         for index, work in enumerate(step.plan.work):
             first = at + 1 + work.num_drafts
             at += work.num_chosen
-            if index not in step.fork_owners:
+            if index not in step.forks:
                 continue
             leader = step.owners[index]
             num_shared = work.start + len(work.token_ids) - work.num_drafts
-            for i, (fork, row) in enumerate(step.fork_owners[index], first):
+            for i, (fork, row) in enumerate(step.forks[index], first):
                 forks_of.setdefault(leader.request, []).append(fork)
-                self._take(fork, work, range(i, i + 1), result)
+                take_chosen(fork, work, range(i, i + 1), result)
                 if fork.finish_reason is None:
                     self._start_fork(leader, fork, row, num_shared=num_shared)
                 else:
@@ -716,9 +551,3 @@ class Scheduler:
         self.kv.append_tokens(seq_id, fork.token_ids[num_shared:])
         fork.num_computed = num_shared
         self._running.add(Running(fork, seq_id, row, num_shared))
-
-
-def _is_scored(request: Request) -> bool:
-    """Whether it is wanted how likely each token of the prompt is, and not all of that is known."""
-    wanted = request.params.prompt_logprobs is not None
-    return wanted and len(request.prompt_logprobs) < request.prompt_len - 1

@@ -1,0 +1,88 @@
+"""A step's plan while it is made."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from octavo.core.request import Request
+from octavo.paging.grants import TableUpdate
+from octavo.scheduling.running import Running
+from octavo.scheduling.step import BlockUpdate, RowOpen, RowWork, StepPlan
+
+# Tokens of one step whose logits are kept to say how likely a prompt was: each takes a vocabulary of floats.
+MAX_SCORED_TOKENS: Final = 64
+
+
+@dataclass(slots=True)
+class Composition:
+    """The plan, and what the scheduler has to know of it when the result comes.
+
+    Attributes:
+        owners: who each of the plan's works is for.
+        forks: the forks that a work opened rows for, by its index in the plan.
+        short_of_blocks: whether too few were found.
+    """
+
+    plan: StepPlan = field(default_factory=StepPlan)
+    owners: list[Running] = field(default_factory=list)
+    forks: dict[int, list[tuple[Request, int]]] = field(default_factory=dict)
+    short_of_blocks: bool = False
+    _num_scored: int = 0
+
+    def most_tokens(self, request: Request, num_pending: int, budget: int) -> int:
+        """Tokens of ``request`` that the budget pays for; few of a prompt whose logits are wanted."""
+        count = min(num_pending, budget)
+        if is_scored(request):
+            count = min(count, MAX_SCORED_TOKENS - self._num_scored)
+            self._num_scored += count
+        return count
+
+    def update_table(self, row: int, updates: Iterable[TableUpdate]) -> None:
+        """Entries of a row's block tables that changed."""
+        self.plan.block_updates.extend(BlockUpdate(row, *update) for update in updates)
+
+    def open_row(self, request: Request, row: int) -> None:
+        """``request`` has this row from now on."""
+        self.plan.opened_rows.append(opening(request, row))
+
+    def compute(self, running: Running, count: int) -> None:
+        """``running`` advances by ``count`` known tokens, for which it has slots, and by its drafts."""
+        request, start = running.request, running.num_slots
+        running.num_slots = end = start + count
+        work = RowWork(running.row, start, request.token_ids[start:end], end == len(request.token_ids))
+        if running.drafts:
+            work = work._replace(token_ids=work.token_ids + running.drafts, num_drafts=len(running.drafts))
+            running.drafts = []
+        if is_scored(request) and start < request.prompt_len:
+            next_token_id = request.token_ids[end] if end < request.prompt_len else None
+            work = work._replace(score=True, next_token_id=next_token_id)
+        self.plan.work.append(work)
+        self.owners.append(running)
+
+    def add_forks(self, forks: list[tuple[Request, int]]) -> None:
+        """These choose their first tokens where the work added last does, on rows of their own."""
+        for fork, row in forks:
+            self.open_row(fork, row)
+        index = len(self.plan.work) - 1
+        self.forks[index] = forks
+        self.plan.work[index] = self.plan.work[index]._replace(forks=tuple(row for _, row in forks))
+
+
+def opening(request: Request, row: int) -> RowOpen:
+    """What the runner has to know of a request that takes a row."""
+    return RowOpen(
+        row,
+        request.params,
+        request.seed,
+        request.sample_index,
+        tuple(request.token_ids[: request.prompt_len]),
+        tuple(request.token_ids[request.prompt_len :]),
+        request.grammar,
+        request.num_candidates,
+    )
+
+
+def is_scored(request: Request) -> bool:
+    """Whether it is wanted how likely each token of the prompt is, and not all of that is known."""
+    wanted = request.params.prompt_logprobs is not None
+    return wanted and len(request.prompt_logprobs) < request.prompt_len - 1
