@@ -31,6 +31,6 @@ int main(int argc, char** argv) {
                     report.num_failures() - failures);
         std::fflush(stdout);
     }
-    std::printf("digest: %016llx\n", static_cast<unsigned long long>(report.digest()));
+    std::printf("digest: %s\n", report.digest().c_str());
     return report.num_failures() ? 1 : 0;
 }

@@ -96,10 +96,11 @@ class Report {
 
     int num_checks() const { return num_checks_; }
     int num_failures() const { return num_failures_; }
-    uint64_t digest() const { return digest_; }
+    // Of all results that machines must agree on; "none" if no instruction set here has FMA.
+    std::string digest() const;
 
   private:
-    int num_checks_ = 0, num_failures_ = 0;
+    int num_checks_ = 0, num_failures_ = 0, num_agreed_ = 0;
     uint64_t digest_ = 0xcbf29ce484222325;  // FNV-1a
 };
 

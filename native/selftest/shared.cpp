@@ -174,6 +174,12 @@ void Report::expect_same(const Floats& got, const Floats& expected, const std::s
                          : ": " + std::to_string(got[i]) + ", not " + std::to_string(expected[i])));
 }
 
+std::string Report::digest() const {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(digest_));
+    return num_agreed_ ? text : "none";
+}
+
 Floats Report::compare(const std::string& what, const Doubles& expected, const Tolerance& tolerance,
                        const Compute& compute, const std::function<bool(const std::string&)>& differs) {
     Floats agreed;
@@ -199,6 +205,7 @@ Floats Report::compare(const std::string& what, const Doubles& expected, const T
         else
             expect_same(got, agreed, where + " as on other instruction sets with FMA");
     }
+    num_agreed_ += !agreed.empty();
     for (const float value : agreed) {
         uint8_t bytes[4];
         std::memcpy(bytes, &value, 4);

@@ -1,0 +1,32 @@
+#!/bin/sh
+# test_sanitize.sh BIN: the kernels' tests with bounds, undefined behaviour and data races watched. BIN has python,
+# cmake and ninja. One vector instruction set is enough: the others differ in a header of one-line functions.
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$PWD/$1:$PATH"
+case $(uname -m) in
+x86_64 | amd64) isas=avx2 ;;
+*) isas= ;;
+esac
+
+build() { # folder, sanitizers, targets...
+    folder=build/$1 sanitizers=$2
+    shift 2
+    cmake -S . -B "$folder" -G Ninja -DPython_EXECUTABLE="$(command -v python)" -DOCTAVO_ONLY="$isas" \
+        -DOCTAVO_SANITIZE="$sanitizers" >"$folder.log" || { cat "$folder.log" && exit 1; }
+    cmake --build "$folder" --target "$@"
+}
+library() { ${CXX:-c++} -print-file-name="$1"; }
+
+mkdir -p build
+build address address,undefined selftest _native
+# Leaks are left out: CPython keeps much until the end, and in containers they often cannot be looked for.
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+build/address/selftest
+# libstdc++ too, or exceptions would find no handler.
+LD_PRELOAD="$(library libasan.so) $(library libubsan.so) $(library libstdc++.so.6)" PYTHONPATH=tests \
+    python -m pytest -p native_build --native-build "$(echo build/address/_native*.so)" tests/kernels
+
+# Only the team of threads: a late worker may read what others write, and its results are then dropped (team.hpp).
+build thread thread selftest
+build/thread/selftest threads
