@@ -122,7 +122,7 @@ struct Int8KV {
                               QueryScale& query) {
         int32_t total;
         query.scale = quantize_head(q, head_dim, reinterpret_cast<int8_t*>(operands), total) * scale;
-        query.start[0] = -128 * total;
+        query.start[0] = start_below(0, 128, total);
         query.start[1] = 0;
     }
     // The operands of a unit: tokens 0 and 2, then 1 and 3.

@@ -14,7 +14,7 @@ if [ -n "$missing" ]; then
 fi
 case $(uname -m) in
 x86_64 | amd64) isas=avx2 ;;
-*) isas= ;;
+*) isas=neon ;;
 esac
 
 build() { # folder, options...

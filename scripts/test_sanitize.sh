@@ -5,13 +5,13 @@ set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/$1:$PATH"
 case $(uname -m) in
-x86_64 | amd64) isas=avx2 ;;
-*) isas= ;;
+x86_64 | amd64) one=avx2 ;;
+*) one=neon ;;
 esac
 
-build() { # folder, sanitizers, targets...
-    folder=build/$1 sanitizers=$2
-    shift 2
+build() { # folder, sanitizers, instruction sets, targets...
+    folder=build/$1 sanitizers=$2 isas=$3
+    shift 3
     cmake -S . -B "$folder" -G Ninja -DPython_EXECUTABLE="$(command -v python)" -DOCTAVO_ONLY="$isas" \
         -DOCTAVO_SANITIZE="$sanitizers" >"$folder.log" || { cat "$folder.log" && exit 1; }
     cmake --build "$folder" --target "$@"
@@ -19,7 +19,7 @@ build() { # folder, sanitizers, targets...
 library() { ${CXX:-c++} -print-file-name="$1"; }
 
 mkdir -p build
-build address address,undefined selftest _native
+build address address,undefined $one selftest _native
 # Leaks are left out: CPython keeps much until the end, and in containers they often cannot be looked for.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 build/address/selftest
@@ -28,5 +28,5 @@ LD_PRELOAD="$(library libasan.so) $(library libubsan.so) $(library libstdc++.so.
     python -m pytest -p native_build --native-build "$(echo build/address/_native*.so)" tests/kernels
 
 # Only the team of threads: a late worker may read what others write, and its results are then dropped (team.hpp).
-build thread thread selftest
+build thread thread generic selftest
 build/thread/selftest threads

@@ -253,10 +253,41 @@ void test_kv_write(Report& report, KVDtype dtype, int block_size) {
     });
 }
 
+// A NaN in K makes NaN of the tokens that see it, one in q of its own head, and of nothing else.
+void test_not_finite(Report& report, KVDtype dtype) {
+    const int num_heads = 2, head_dim = 48, width = (num_heads + 2) * head_dim,
+              q_width = num_heads * head_dim;
+    const Cache empty(dtype, num_heads, 1, head_dim, 8, 0, 2, 9);
+    const Step step({{0, 0, 9}, {1, 0, 5}}, empty.table, 2);
+    const Floats cos(9 * head_dim / 2, 1.0f), sin(cos.size(), 0.0f);
+    Random random(6);
+    Floats qkv = random.uniform(step.num_tokens() * width);
+    for (const int dimension : {1, 33}) {
+        qkv[3 * width + num_heads * head_dim + dimension] = NAN;
+        qkv[11 * width + dimension] = NAN;
+    }
+    for (const Kernels* kernels : available_kernels()) {
+        Cache cache = empty;
+        const Floats out = run(*kernels, 2, cache.view(cos, sin), step, float_matrix(qkv, width), q_width,
+                               [&](Tape& tape, Value in, Value out) {
+                                   const Value q{kFreeBuffer, q_width, false};
+                                   tape.rope_and_write(in, 0, q);
+                                   tape.paged_attention(q, 0, out);
+                               });
+        for (int token = 0; token < step.num_tokens(); token++)
+            for (int i = 0; i < q_width; i++) {
+                const bool expected = (token >= 3 && token < 9) || (token == 11 && i < head_dim);
+                report.check(std::isnan(out[token * q_width + i]) == expected,
+                             std::string("NaN of K and of q, ") + name_of(dtype) + " on " + kernels->isa);
+            }
+    }
+}
+
 }  // namespace
 
 void test_attention(Report& report) {
     for (const KVDtype dtype : kDtypes) {
+        test_not_finite(report, dtype);
         for (const int block_size : {8, 16}) test_kv_write(report, dtype, block_size);
         for (const Shape& shape : {Shape{6, 2, 32, 0}, Shape{2, 2, 80, 0}, Shape{5, 1, 16, 100}})
             test_paged_attention(report, shape, dtype);
