@@ -16,8 +16,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--native-build", type=Path, required=True, help="a sanitized octavo._native to test")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    path = config.getoption("native_build").resolve()
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before any conftest.py, as those import octavo."""
+    path = early_config.known_args_namespace.native_build.resolve()
     if INSTRUMENTED not in path.read_bytes():
         raise pytest.UsageError(f"{path} was not built with -fsanitize=address")
     if "octavo._native" in sys.modules:
