@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard native/*.hpp native/*.cpp) CMakeLists.txt pyproject.toml
+NATIVE := $(wildcard native/*.hpp native/*.cpp) CMakeLists.txt pyproject.toml scripts/check_exports.sh
 
-.PHONY: setup demo test lint format bench clean
+.PHONY: setup demo test test-sanitize test-arm lint format bench clean
 
 setup: $(VENV)/.installed
 
@@ -36,16 +36,23 @@ demo: setup
 test: $(VENV)/.test
 	$(BIN)/python -m pytest
 
+# These two compile the kernels anew, in build folders of their own: minutes, the first time.
+test-sanitize: $(VENV)/.test
+	sh scripts/test_sanitize.sh $(BIN)
+
+test-arm: $(VENV)/.created
+	sh scripts/test_arm.sh $(BIN)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror native/*.hpp native/*.cpp
+	$(BIN)/clang-format --dry-run --Werror native/*.hpp native/*.cpp native/selftest/*
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i native/*.hpp native/*.cpp
+	$(BIN)/clang-format -i native/*.hpp native/*.cpp native/selftest/*
 
 bench: setup
 	$(BIN)/octavo bench paging

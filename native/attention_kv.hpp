@@ -134,7 +134,7 @@ struct Int8Sums {
     static void quantize_query(const float* q, float scale, int head_dim, int8_t* out, QueryScale& query) {
         int32_t total;
         query.scale = quantize_head(q, head_dim, out, total) * scale;
-        query.start[0] = -128 * total;
+        query.start[0] = start_below(0, 128, total);
         query.start[1] = 0;
     }
     // The operands of a unit: tokens 0 and 2, then 1 and 3.

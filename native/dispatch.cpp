@@ -1,6 +1,11 @@
 // Which instruction set runs: the best one that this CPU has, or a lower one by name.
 #include "dispatch.hpp"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -28,8 +33,14 @@ bool supported(const std::string& isa) {
     if (isa == "avx512_vnni") return avx512() && __builtin_cpu_supports("avx512vnni");
     if (isa == "avx512_bf16")
         return avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+    if (isa == "neon") return true;
+    const unsigned long has = getauxval(AT_HWCAP), has2 = getauxval(AT_HWCAP2);
+    const bool dotprod = has & HWCAP_ASIMDDP, bf16 = has2 & HWCAP2_BF16;
+    if (isa == "neon_dotprod") return dotprod;
+    if (isa == "neon_bf16") return dotprod && bf16;
 #endif
-    return isa == "generic" || isa == "neon";
+    return isa == "generic";
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ template <Encoding encoding>
 OCTAVO_INLINE I32x16 sum_start(const QuantizedGroup& group, int part) {
     constexpr Form form = form_of(encoding);
     if constexpr (form.zero == 0) return splat(kSumBias);
-    if constexpr (form.halves) return splat(kSumBias - form.zero * group.half_sums[part]);
+    if constexpr (form.halves) return splat(start_below(kSumBias, form.zero, group.half_sums[part]));
     return splat(form.zero == 8 ? group.start_q4 : group.start_q8);
 }
 

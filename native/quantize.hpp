@@ -20,6 +20,11 @@ OCTAVO_INLINE F32x16 scale_sum(I32x16 biased_sum, const QuantizedGroup& group) {
     return to_float(biased_sum - splat(kSumBias)) * splat(group.scale);
 }
 
+// start - zero * total. Wraps around, as the total of a NaN's bytes may be any number.
+OCTAVO_INLINE int32_t start_below(int32_t start, int zero, int32_t total) {
+    return int32_t(uint32_t(start) - uint32_t(zero) * uint32_t(total));
+}
+
 // Symmetric: scale = max |x| / 127, values rounded to nearest even. A group with a NaN, an infinity or a
 // value above 2^110 makes every output NaN; one too small to have a scale is zero.
 OCTAVO_INLINE void quantize_group(F32x16 lo, F32x16 hi, QuantizedGroup& group) {
@@ -33,12 +38,12 @@ OCTAVO_INLINE void quantize_group(F32x16 lo, F32x16 hi, QuantizedGroup& group) {
     const I32x16 first = round_to_int(lo * inverse);
     const int32_t total = store_int8(group.values, first, round_to_int(hi * inverse));
     group.half_sums[0] = sum(first);
-    group.half_sums[1] = total - group.half_sums[0];
+    group.half_sums[1] = start_below(total, 1, group.half_sums[0]);
     group.scale = scale;
     group.unbias = -kSumBiasValue * scale;
     group.scaled_sum = scale * float(total);
-    group.start_q4 = kSumBias - 8 * total;
-    group.start_q8 = kSumBias - kTile8Zero * total;
+    group.start_q4 = start_below(kSumBias, 8, total);
+    group.start_q8 = start_below(kSumBias, kTile8Zero, total);
 }
 
 // Quantizes one row of a layer's input, `value(i)` being its values i to i + 15. The groups of a row lie
@@ -76,12 +81,13 @@ inline float quantize_head(const float* x, int head_dim, int8_t* out, int32_t& t
         defect = defect + (load(x + d) - load(x + d));
     }
     const float largest = max_lane(top), inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
-    total = 0;
+    uint32_t wrapping_total = 0;
     for (int d = 0; d < head_dim; d += 32) {
         const F32x16 second = d + 16 < head_dim ? load(x + d + 16) : splat(0.0f);
-        total += store_int8(out + d, round_to_int(load(x + d) * splat(inverse)),
-                            round_to_int(second * splat(inverse)));
+        wrapping_total += uint32_t(store_int8(out + d, round_to_int(load(x + d) * splat(inverse)),
+                                              round_to_int(second * splat(inverse))));
     }
+    total = int32_t(wrapping_total);
     return largest / 127.0f + sum(defect);
 }
 

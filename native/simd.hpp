@@ -53,7 +53,7 @@
 #include "simd_avx512.hpp"
 #elif defined(OCTAVO_ISA_avx2)
 #include "simd_avx2.hpp"
-#elif defined(OCTAVO_ISA_neon)
+#elif defined(OCTAVO_ISA_neon) || defined(OCTAVO_ISA_neon_dotprod) || defined(OCTAVO_ISA_neon_bf16)
 #include "simd_neon.hpp"
 #else
 #include "simd_generic.hpp"

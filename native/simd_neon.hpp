@@ -1,5 +1,5 @@
-// Arm NEON of any 64-bit Arm, and its dot product where compiled for it: four registers a vector. See
-// simd.hpp.
+// Arm NEON of any 64-bit Arm, and its dot products of bytes and of bfloat16 where compiled for them: four
+// registers a vector. See simd.hpp.
 #pragma once
 
 #include <arm_neon.h>
@@ -17,7 +17,6 @@ struct I32x16 {
 constexpr bool kHasFma = true;
 constexpr int kDotRows = 2, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
 constexpr int kFloatInputBytes = 1 << 20;
-constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 8;  // that the registers hold
 constexpr bool kHasByteDot = true;
 
@@ -182,13 +181,42 @@ OCTAVO_INLINE F32x16 low_f16(I32x16 pairs) {
     return floats([&](int i) { return vcvt_f32_f16(vreinterpret_f16_s16(vmovn_s32(pairs.v[i]))); });
 }
 OCTAVO_INLINE F32x16 high_f16(I32x16 pairs) { return low_f16(shift_right<16>(pairs)); }
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+// Rounds both additions to odd rather than to nearest, and takes subnormal numbers for zeros.
+constexpr bool kHasBf16Dot = true;
+OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
+    return floats([&](int i) {
+        return vbfdotq_f32(acc.v[i], vreinterpretq_bf16_s32(a.v[i]), vreinterpretq_bf16_s32(b.v[i]));
+    });
+}
+#else
+constexpr bool kHasBf16Dot = false;
 OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
     return fma(low_bf16(a), low_bf16(b), fma(high_bf16(a), high_bf16(b), acc));
 }
+#endif
 
 OCTAVO_INLINE I32x16 add_neighbours(I32x16 a, I32x16 b) {
     return {{vpaddq_s32(a.v[0], a.v[1]), vpaddq_s32(a.v[2], a.v[3]), vpaddq_s32(b.v[0], b.v[1]),
              vpaddq_s32(b.v[2], b.v[3])}};
+}
+
+// acc + the products of four neighbouring bytes, per 32-bit lane.
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kHasInt8Dot = true;
+OCTAVO_INLINE int32x4_t dot_4(int32x4_t acc, int8x16_t a, int8x16_t b) { return vdotq_s32(acc, a, b); }
+#else
+constexpr bool kHasInt8Dot = false;
+// Two products of at most 128 * 127 fit in 16 bits.
+OCTAVO_INLINE int32x4_t dot_4(int32x4_t acc, int8x16_t a, int8x16_t b) {
+    const int32x4_t lo = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+    const int32x4_t hi = vpaddlq_s16(vmull_high_s8(a, b));
+    return vaddq_s32(acc, vpaddq_s32(lo, hi));
+}
+#endif
+OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    return ints(
+        [&](int i) { return dot_4(acc.v[i], vreinterpretq_s8_s32(a.v[i]), vreinterpretq_s8_s32(b.v[i])); });
 }
 
 OCTAVO_INLINE I32x16 even_bytes(I32x16 a) {
@@ -206,10 +234,22 @@ OCTAVO_INLINE I32x16 dot_int16(I32x16 acc, I32x16 a, I32x16 b) {
         return vaddq_s32(acc.v[i], vpaddq_s32(front, back));
     });
 }
+#if defined(__ARM_FEATURE_DOTPROD)
+// Both sides are signed: 128 less in a, and 128 times b's sum for it, which many a share.
+OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
+    return ints([&](int i) {
+        const int8x16_t bytes = vreinterpretq_s8_s32(b.v[i]), half = vdupq_n_s8(64);
+        const int8x16_t less = veorq_s8(vreinterpretq_s8_s32(a.v[i]), vdupq_n_s8(-128));
+        const int32x4_t rest = vdotq_s32(vdotq_s32(vdupq_n_s32(0), bytes, half), bytes, half);
+        return vaddq_s32(vdotq_s32(acc.v[i], less, bytes), rest);
+    });
+}
+#else
 OCTAVO_INLINE I32x16 dot_uint8_int8(I32x16 acc, I32x16 a, I32x16 b) {
     const I32x16 odd = shift_right<8>(a) & splat(0x00ff00ff);
     return dot_int16(dot_int16(acc, a & splat(0x00ff00ff), even_bytes(b)), odd, odd_bytes(b));
 }
+#endif
 OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
     for (int i = 0; i < 4; i++) {
         const int16x4_t narrow = vmovn_s32(a.v[i]);
@@ -281,28 +321,6 @@ struct Tile8 {
                 w[i][n] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p + 64 * i + 16 * n), vdupq_n_u8(128)));
     }
 };
-
-// acc + the products of four neighbouring bytes, per 32-bit lane. Two products of at most 128 * 127 fit in 16
-// bits.
-OCTAVO_INLINE int32x4_t dot_4(int32x4_t acc, int8x16_t a, int8x16_t b) {
-#if defined(__ARM_FEATURE_DOTPROD)
-    return vdotq_s32(acc, a, b);
-#else
-    const int32x4_t lo = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
-    const int32x4_t hi = vpaddlq_s16(vmull_high_s8(a, b));
-    return vaddq_s32(acc, vpaddq_s32(lo, hi));
-#endif
-}
-
-#if defined(__ARM_FEATURE_DOTPROD)
-constexpr bool kHasInt8Dot = true;
-#else
-constexpr bool kHasInt8Dot = false;
-#endif
-OCTAVO_INLINE I32x16 dot_int8(I32x16 acc, I32x16 a, I32x16 b) {
-    return ints(
-        [&](int i) { return dot_4(acc.v[i], vreinterpretq_s8_s32(a.v[i]), vreinterpretq_s8_s32(b.v[i])); });
-}
 
 template <int begin, int end, class Tile>
 OCTAVO_INLINE I32x16 dot(const Tile& tile, const int8_t* x, I32x16 start) {

@@ -1,0 +1,166 @@
+// Linear layers in every encoding, with float32 and with int8 activations.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "selftest.hpp"
+
+namespace octavo::selftest {
+namespace {
+
+constexpr int kInputs = 96;
+
+// What an int8 input stands for: groups of 32, scale = max |x| / 127 with two bits of the mantissa clear.
+Floats quantized(const Floats& x) {
+    Floats result(x.size());
+    for (size_t group = 0; group < x.size(); group += 32) {
+        float largest = 0;
+        for (size_t i = group; i < group + 32; i++) largest = std::max(largest, std::abs(x[i]));
+        float scale = largest / 127.0f;
+        uint32_t bits;
+        std::memcpy(&bits, &scale, 4);
+        bits &= ~3u;
+        std::memcpy(&scale, &bits, 4);
+        const float inverse = 1.0f / scale;
+        for (size_t i = group; i < group + 32; i++) result[i] = std::nearbyint(x[i] * inverse) * scale;
+    }
+    return result;
+}
+
+// A layer of one or more matrices, one below the other.
+struct Layer {
+    std::vector<Matrix> matrices;
+    std::vector<Floats> biases;  // of each matrix, or empty
+
+    int64_t num_outputs() const {
+        int64_t count = 0;
+        for (const Matrix& m : matrices) count += m.num_rows;
+        return count;
+    }
+
+    std::shared_ptr<PackedLinear> pack(int num_threads) const {
+        Team team(num_threads);
+        std::vector<WeightView> views;
+        for (size_t i = 0; i < matrices.size(); i++)
+            views.push_back({matrices[i].encoding, matrices[i].bytes.data(), matrices[i].num_rows,
+                             matrices[i].width, biases[i].empty() ? nullptr : biases[i].data()});
+        return pack_linear(views, team);
+    }
+
+    Doubles apply(const Floats& x, int num_rows, bool quantize) const {
+        Doubles out;
+        const Floats rounded = quantize ? quantized(x) : x;
+        for (int r = 0; r < num_rows; r++)
+            for (size_t i = 0; i < matrices.size(); i++)
+                for (int64_t n = 0; n < matrices[i].num_rows; n++) {
+                    double sum = biases[i].empty() ? 0.0 : biases[i][n];
+                    const Floats& input = matrices[i].encoding >= Encoding::Q8_0 ? rounded : x;
+                    for (int k = 0; k < kInputs; k++)
+                        sum += input[r * kInputs + k] * matrices[i].values[n * kInputs + k];
+                    out.push_back(sum);
+                }
+        return out;
+    }
+};
+
+Layer make_layer(Random& random, const std::vector<std::pair<Encoding, int>>& parts) {
+    Layer layer;
+    for (const auto& [encoding, num_outputs] : parts) {
+        layer.matrices.push_back(make_matrix(random, encoding, num_outputs, kInputs));
+        layer.biases.push_back(random.below(2) ? random.uniform(num_outputs) : Floats());
+    }
+    return layer;
+}
+
+void test_layer(Report& report, const std::string& name, const Layer& layer, bool quantize, int num_rows,
+                Random& random) {
+    const Floats x = random.uniform(num_rows * kInputs);
+    const auto packed = layer.pack(2);
+    report.compare(
+        name + (quantize ? ", int8 input, " : ", ") + std::to_string(num_rows) + " rows",
+        layer.apply(x, num_rows, quantize), within(2e-6), [&](const Kernels& kernels, int num_threads) {
+            return run(kernels, num_threads, no_cache(), step_without_cache(num_rows),
+                       float_matrix(x, kInputs), layer.num_outputs(), [&](Tape& tape, Value in, Value out) {
+                           tape.linear(in, {}, packed, quantize, nullptr, out);
+                       });
+        });
+}
+
+// A prologue and a residual, against the same operations one by one.
+void test_prologues(Report& report, Random& random) {
+    const Layer layer = make_layer(random, {{Encoding::Q4_0, kInputs}, {Encoding::Q8_0, kInputs}});
+    const auto packed = layer.pack(1);
+    const Floats weight = random.uniform(kInputs, 0.5f, 1.5f);
+    const Record joined_norm = [&](Tape& tape, Value in, Value out) {
+        tape.linear(in, {Prologue::RmsNorm, weight.data(), 1e-5f}, packed, true, nullptr, out);
+    };
+    const Record norm = [&](Tape& tape, Value in, Value out) {
+        const Value normed{kFreeBuffer, kInputs, false};
+        tape.rms_norm(in, weight.data(), 1e-5f, normed);
+        tape.linear(normed, {}, packed, true, nullptr, out);
+    };
+    const Record joined_silu = [&](Tape& tape, Value in, Value out) {
+        tape.linear(in, {Prologue::SiluMul, nullptr, 0}, packed, true, &in, out);
+    };
+    const Record silu = [&](Tape& tape, Value in, Value out) {
+        const Value gated{kFreeBuffer, kInputs, false};
+        tape.silu_mul(in, gated);
+        tape.linear(gated, {}, packed, true, &in, out);
+    };
+    for (const int num_rows : {1, 2, 17}) {
+        const Matrix x = float_matrix(random.uniform(num_rows * kInputs, -4, 4), kInputs);
+        const Matrix gate_up = float_matrix(random.uniform(num_rows * 2 * kInputs, -4, 4), 2 * kInputs);
+        for (const Kernels* kernels : available_kernels())
+            for (const int num_threads : {1, 3}) {
+                const auto compute = [&](const Matrix& input, const Record& record) {
+                    return run(*kernels, num_threads, no_cache(), step_without_cache(num_rows), input,
+                               layer.num_outputs(), record);
+                };
+                const std::string where = std::string(" on ") + kernels->isa + ", " +
+                                          std::to_string(num_rows) + " rows, " + std::to_string(num_threads) +
+                                          " threads";
+                report.expect_same(compute(x, joined_norm), compute(x, norm), "norm_linear" + where);
+                report.expect_same(compute(gate_up, joined_silu), compute(gate_up, silu),
+                                   "silu_linear with residual" + where);
+            }
+    }
+}
+
+// The group of an infinite or NaN input makes all outputs NaN, and no other row's.
+void test_not_finite(Report& report, Random& random) {
+    const Layer layer = make_layer(random, {{Encoding::Q4_0, 17}, {Encoding::Q8_0, 3}, {Encoding::Q4_1, 5}});
+    const auto packed = layer.pack(1);
+    Floats x = random.uniform(4 * kInputs);
+    x[kInputs + 40] = INFINITY;
+    x[3 * kInputs + 1] = NAN;
+    for (const Kernels* kernels : available_kernels()) {
+        const Floats out =
+            run(*kernels, 2, no_cache(), step_without_cache(4), float_matrix(x, kInputs), 25,
+                [&](Tape& tape, Value in, Value out) { tape.linear(in, {}, packed, true, nullptr, out); });
+        for (int r = 0; r < 4; r++)
+            for (int n = 0; n < 25; n++)
+                report.check(std::isnan(out[r * 25 + n]) == (r % 2 == 1),
+                             std::string("rows of infinity and NaN on ") + kernels->isa);
+    }
+}
+
+}  // namespace
+
+void test_linear(Report& report) {
+    Random random(2);
+    for (const int num_rows : {1, 2, 3, 17, 65}) {
+        for (const Encoding encoding : kEncodings) {
+            const Layer layer = make_layer(random, {{encoding, 83}});
+            for (const bool quantize : {false, true})
+                if (!quantize || encoding >= Encoding::Q8_0)
+                    test_layer(report, name_of(encoding), layer, quantize, num_rows, random);
+        }
+        const Layer mixed =
+            make_layer(random, {{Encoding::Q4_1, 33}, {Encoding::BF16, 7}, {Encoding::Q8_0, 64}});
+        test_layer(report, "Q4_1 + BF16 + Q8_0", mixed, true, num_rows, random);
+    }
+    test_prologues(report, random);
+    test_not_finite(report, random);
+}
+
+}  // namespace octavo::selftest
