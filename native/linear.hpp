@@ -64,6 +64,7 @@ OCTAVO_INLINE const QuantizedGroup* quantize_input(const LinearArgs& args, Worke
 }
 
 inline void linear(const LinearArgs& args, Worker& worker) {
+    if (args.num_rows == 0) return;  // a step whose tokens' logits nobody wants
     const PackedLinear& layer = *args.weight;
     const QuantizedGroup* groups = args.quantize_input ? quantize_input(args, worker) : nullptr;
     const auto split = [&](const Segment& segment) { return split_of(args, segment, worker.count()); };
