@@ -1,6 +1,6 @@
 """What a long prompt does to others: gaps between tokens of running streams, before and beside it.
 
-    python benchmarks/latency_under_load.py --budget 256 --json
+    python benchmarks/latency_under_load.py --budget 256 --chunk 16 --json
 
 Streams decode; then a prompt of thousands of tokens arrives. Until its first token, each step computes a
 chunk of it beside the streams' tokens, so a gap is at most the time of one full step.
@@ -9,6 +9,7 @@ chunk of it beside the streams' tokens, so a gap is at most the time of one full
 import argparse
 import json
 import time
+from itertools import product
 
 import numpy as np
 
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--prompt-len", type=int, default=8000)
     parser.add_argument("--budget", type=int, action="append", help="tokens per step; may be repeated")
+    parser.add_argument("--chunk", type=int, action="append", help="of these for prompts; may be repeated")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     report = {
@@ -82,9 +84,10 @@ def main() -> None:
         "streams": arguments.streams,
         "prompt_len": arguments.prompt_len,
     }
-    for budget in arguments.budget or [256]:
-        with LLM(arguments.model, max_step_tokens=budget, kv_memory="2GiB") as llm:
-            report[f"budget {budget}"] = measure(llm, arguments.streams, arguments.prompt_len)
+    for budget, chunk in product(arguments.budget or [256], arguments.chunk or [None]):
+        with LLM(arguments.model, max_step_tokens=budget, max_chunk_tokens=chunk, kv_memory="2GiB") as llm:
+            name = f"budget {budget}" if chunk is None else f"budget {budget}, chunks of {chunk}"
+            report[name] = measure(llm, arguments.streams, arguments.prompt_len)
     if arguments.json:
         print(json.dumps(report, indent=1))
         return

@@ -180,6 +180,22 @@ def toy_params(**params):
     return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
 
 
+# Chunks
+
+
+def test_chunks_beside_decodes_are_as_small_as_asked():
+    toy = ToyEngine(max_step_tokens=64, max_chunk_tokens=5)
+    first = toy.submit(random_prompt(40, seed=1), max_tokens=30, ignore_eos=True)
+    toy.step()
+    assert toy.model.step_sizes == [40]  # nobody decodes yet
+    second = toy.submit(random_prompt(23, seed=2), max_tokens=4, ignore_eos=True)
+    while second.request.num_output_tokens == 0:
+        toy.step()
+    assert toy.model.step_sizes[1:] == [6, 6, 6, 6, 4]
+    right = [toy_greedy(random_prompt(40, seed=1), 30), toy_greedy(random_prompt(23, seed=2), 4)]
+    assert toy.run(first, second) == right
+
+
 # Priorities
 
 

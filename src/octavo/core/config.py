@@ -38,6 +38,8 @@ class EngineConfig:
         prefix_cache: reuse the blocks of equal prompt prefixes.
         max_num_seqs: sequences that may run at once (rows), at most 65,536.
         max_step_tokens: token budget of one step, over all sequences, at most 65,536.
+        max_chunk_tokens: what of it may go to prompts while others decode, or None for all of it: the fewer,
+            the shorter the gaps between tokens of those, and the later a prompt's first token.
         scheduling: whose turn it is: "fcfs", first come first served, or "priority", the lower the sooner.
         max_waiting: requests that may wait for a row; more are refused. None is no limit.
         speculative: "ngram" guesses tokens from what a sequence said before and verifies several per step.
@@ -59,6 +61,7 @@ class EngineConfig:
     prefix_cache: bool = True
     max_num_seqs: int = 64
     max_step_tokens: int = 512
+    max_chunk_tokens: int | None = None
     scheduling: Scheduling = "fcfs"
     max_waiting: int | None = None
     speculative: Speculative | None = None
@@ -73,7 +76,7 @@ class EngineConfig:
         self._check_int("max_num_seqs", most=MAX_NUM_SEQS)
         self._check_int("max_step_tokens", most=MAX_STEP_TOKENS)
         self._check_int("max_drafts", most=32)
-        for name in ("kv_memory_bytes", "max_context", "threads", "max_waiting"):
+        for name in ("kv_memory_bytes", "max_context", "threads", "max_waiting", "max_chunk_tokens"):
             if getattr(self, name) is not None:
                 # A context holds a token of the prompt and a new one. What the machine and the model can
                 # do is not known here: both are checked where they are.

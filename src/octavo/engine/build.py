@@ -108,6 +108,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         prefix_cache=config.prefix_cache,
         max_num_seqs=config.max_num_seqs,
         max_step_tokens=config.max_step_tokens,
+        max_chunk_tokens=config.max_chunk_tokens,
         scheduling=config.scheduling,
         max_waiting=config.max_waiting,
         speculative=config.speculative,

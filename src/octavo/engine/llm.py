@@ -117,6 +117,8 @@ class LLM:
         prefix_cache: reuse the KV of equal beginnings.
         max_num_seqs: requests that run at once; more wait their turn.
         max_step_tokens: tokens computed per step at most.
+        max_chunk_tokens: what of these may go to prompts while others decode; None is all. The fewer, the
+            shorter the gaps between tokens of those, and the later a prompt's first token.
         max_context: longest sequence in tokens; None is the model's own limit, or what the pool holds.
         scheduling: "fcfs" serves who comes first, "priority" who is most urgent.
         speculative: "ngram" guesses tokens from what was said before and verifies several per step: the same
@@ -148,6 +150,7 @@ class LLM:
         prefix_cache: bool = True,
         max_num_seqs: int = 64,
         max_step_tokens: int = 512,
+        max_chunk_tokens: int | None = None,
         max_context: int | None = None,
         scheduling: Scheduling = "fcfs",
         speculative: Speculative | None = None,
@@ -175,6 +178,7 @@ class LLM:
             prefix_cache=prefix_cache,
             max_num_seqs=max_num_seqs,
             max_step_tokens=max_step_tokens,
+            max_chunk_tokens=max_chunk_tokens,
             max_context=max_context,
             scheduling=scheduling,
             speculative=speculative,

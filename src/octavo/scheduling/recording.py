@@ -45,6 +45,7 @@ class SchedulerSettings:
     prefix_cache: bool
     max_num_seqs: int
     max_step_tokens: int
+    max_chunk_tokens: int | None = None
     scheduling: Scheduling = "fcfs"
     max_waiting: int | None = None
     speculative: Speculative | None = None
@@ -61,6 +62,7 @@ class SchedulerSettings:
         options: dict[str, Any] = {
             "max_num_seqs": self.max_num_seqs,
             "max_step_tokens": self.max_step_tokens,
+            "max_chunk_tokens": self.max_chunk_tokens,
             "policy": self.scheduling,
             "max_waiting": self.max_waiting,
             "drafter": NGramDrafter(self.max_drafts) if self.speculative == "ngram" else None,

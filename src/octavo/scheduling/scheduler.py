@@ -61,6 +61,8 @@ class Scheduler:
     Args:
         max_num_seqs: rows.
         max_step_tokens: budget of a step.
+        max_chunk_tokens: what of it may go to prompts and drafts while others decode, or None for all. The
+            fewer, the shorter the gap between two tokens of those, and the later a prompt's first token.
         policy: whose turn it is: "fcfs" or "priority".
         max_waiting: requests the queue takes at most, or None.
         drafter: guesses tokens ahead, or None.
@@ -72,12 +74,14 @@ class Scheduler:
         *,
         max_num_seqs: int,
         max_step_tokens: int,
+        max_chunk_tokens: int | None = None,
         policy: Scheduling = "fcfs",
         max_waiting: int | None = None,
         drafter: Drafter | None = None,
     ) -> None:
         self.kv = kv
         self.max_step_tokens = max_step_tokens
+        self._max_chunk_tokens = max_chunk_tokens
         self._waiting = WaitingQueue(policy, max_waiting)
         self._running = RunningSet(max_num_seqs)
         self._admission = Admission(kv, self._running)
@@ -285,6 +289,8 @@ class Scheduler:
         pending = [(r, len(r.request.token_ids) - r.num_slots) for r in self._running]
         for_decodes = min(self.max_step_tokens, sum(1 for _, count in pending if count == 1))
         budget = self.max_step_tokens - for_decodes
+        if for_decodes and self._max_chunk_tokens is not None:
+            budget = min(budget, self._max_chunk_tokens)
         wanted = []
         for running, count in pending:
             if count > 1:
