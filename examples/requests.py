@@ -26,8 +26,12 @@ def structured(llm: LLM) -> None:
     """An answer that a program can read, whatever the model would rather say."""
     schema = {
         "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 20}, "inhabitants": {"type": "integer"}},
+        "properties": {
+            "city": {"type": "string", "maxLength": 20},
+            "inhabitants": {"type": "integer", "minimum": 0, "maximum": 50_000_000},
+        },
         "required": ["city", "inhabitants"],
+        "additionalProperties": False,
     }
     params = SamplingParams(max_tokens=80, temperature=0, structured_outputs={"json_schema": schema})
     output = llm.generate("Paris as JSON: ", params)[0].outputs[0]
