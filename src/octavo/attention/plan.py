@@ -44,6 +44,23 @@ class StepInputs:
         return len(self.token_ids)
 
     @staticmethod
+    def decode(
+        rows: list[int], context_len: list[int], token_ids: list[int], block_tables: tuple[IntArray, ...]
+    ) -> "StepInputs":
+        """Lay out the usual step: one new token for each row, and its logits wanted. Same as ``build``."""
+        query_start = np.arange(len(rows) + 1, dtype=np.int32)
+        positions = np.array(context_len, np.int32)
+        return StepInputs(
+            token_ids=np.array(token_ids, np.int32),
+            positions=positions,
+            rows=np.array(rows, np.int32),
+            query_start=query_start,
+            context_len=positions,
+            logit_tokens=query_start[:-1],
+            block_tables=block_tables,
+        )
+
+    @staticmethod
     def build(
         work: list[tuple[int, int, list[int], int]], block_tables: tuple[IntArray, ...]
     ) -> "StepInputs":
