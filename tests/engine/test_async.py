@@ -214,3 +214,34 @@ def test_a_broken_step_tells_all_and_stays_down():
                 await engine.stream([1], greedy(1))
 
     asyncio.run(whole())
+
+
+@pytest.mark.parametrize("beams", [False, True])
+def test_who_goes_away_before_the_engine_looks_leaves_nothing(beams):
+    async def use(engine: AsyncEngine) -> None:
+        busy = asyncio.create_task(engine.generate([1], greedy(20)))
+        await asyncio.sleep(0.03)
+        params = SamplingParams(use_beam_search=True, n=2, max_tokens=100) if beams else greedy(200)
+        tasks = [asyncio.create_task(engine.generate([i], params)) for i in range(5)]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (await busy).outputs[0].token_ids == toy_greedy([1], 20)
+        await asyncio.sleep(0.05)
+        assert not engine.llm.engine.has_work
+
+    run(ToyEngine(), use, slow_s=0.02)
+
+
+def test_a_stream_that_is_lost_ends_its_request():
+    async def use(engine: AsyncEngine) -> None:
+        stream = await engine.stream([1], greedy(200))
+        del stream
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if not engine.llm.engine.has_work:
+                return
+        raise AssertionError("it runs on")
+
+    run(ToyEngine(), use, slow_s=0.02)

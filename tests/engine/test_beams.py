@@ -1,10 +1,12 @@
 """Beam search through the real engine over a toy model, against a search without any cache."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
-from toy import EOS, VOCAB, ToyEngine, random_prompts, toy_logits, toy_value
+from toy import EOS, VOCAB, ToyDetokenizer, ToyEngine, random_prompts, toy_greedy, toy_logits, toy_value
 
-from octavo.core.errors import InvalidRequest
+from octavo.core.errors import EngineFailed, InvalidRequest
 from octavo.core.sampling import SamplingParams
 from octavo.engine.beam import BeamParams, BeamSearch
 
@@ -133,3 +135,43 @@ def test_unusable_logits_fail_that_search_alone():
 def test_bad_parameters_are_refused(params, message):
     with pytest.raises(InvalidRequest, match=message):
         SamplingParams(use_beam_search=True, **params)
+
+
+class BrokenDetokenizer(ToyDetokenizer):
+    def push(self, token_id: int) -> str:
+        raise RuntimeError("no text of this")
+
+
+def test_a_fault_in_a_searchs_text_is_its_own():
+    kinds = [ToyDetokenizer, *[BrokenDetokenizer] * 9]  # for the good one, then for the search
+    toy = ToyEngine(make_detokenizer=lambda: kinds.pop(0)())
+    good = toy.submit([3], max_tokens=9, ignore_eos=True)
+    bad = submit(toy, [1, 2], n=2, max_tokens=4)
+    assert toy.run(good) == [toy_greedy([3], 9)]
+    assert "no text of this" in bad.output().error
+    assert bad.finished
+
+
+def test_a_broken_step_ends_searches_too():
+    def explode(inputs, logits):
+        if inputs.positions.max() > 6:
+            raise RuntimeError("the model fell over")
+
+    toy = ToyEngine(hook=explode)
+    generation = submit(toy, [1, 2], n=3, max_tokens=20)
+    while not generation.finished:
+        with suppress(EngineFailed):
+            toy.engine.step()
+    assert not toy.engine.has_work
+    assert "the model fell over" in generation.output().error
+
+
+def test_ending_a_search_that_was_refused_does_nothing():
+    toy = ToyEngine(num_blocks=9)
+    generation = toy.engine.prepare([1] * 20, SamplingParams(use_beam_search=True, n=8, max_tokens=20))
+    with pytest.raises(InvalidRequest, match="8 beams"):
+        toy.engine.submit(generation)
+    toy.engine.abort(generation)
+    toy.engine.drop(generation)
+    assert not toy.engine.has_work
+    toy.run()

@@ -88,12 +88,16 @@ def test_a_changed_decision_is_found(tmp_path, capsys):
         (lambda lines: [*lines[:5], lines[5][:-3]], "line 6: not JSON"),
         (lambda lines: [*lines[:5], '{"finish": 99, "reason": "stop"}'], "line 6: KeyError"),
         (lambda lines: [*lines[:5], "{}"], "line 6: .*unknown event"),
+        (lambda lines: [*lines[:5], '{"ranks": "x"}'], "line 6: 'x' is no rank"),
+        (lambda lines: [*lines[:5], '{"add": 7}'], "line 6: TypeError"),
+        (lambda lines: [*lines[:5], "[" * 100_000], "line 6: not JSON"),
+        (lambda lines: [*lines[:5], "\udcff"], "line 6: not JSON"),
     ],
 )
 def test_no_recording(tmp_path, change, message):
     record(tmp_path / "log")
     lines = (tmp_path / "log").read_text().splitlines()
-    (tmp_path / "log").write_text("\n".join(change(lines)))
+    (tmp_path / "log").write_bytes("\n".join(change(lines)).encode(errors="surrogateescape"))
     with pytest.raises(CorruptRecording, match=message):
         replay(tmp_path / "log")
 
@@ -101,3 +105,12 @@ def test_no_recording(tmp_path, change, message):
 def test_a_file_that_cannot_be_written(tmp_path):
     with pytest.raises(InvalidConfig, match="No such file or directory"):
         ToyEngine(record=tmp_path / "nowhere" / "log")
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else():
+    toy = ToyEngine(record=Path("/dev/full"))
+    generations = [toy.submit([i] * 200, max_tokens=40, ignore_eos=True) for i in range(8)]
+    with pytest.warns(RuntimeWarning, match=r"recording ended: .*No space left"):
+        outputs = toy.run(*generations)
+    toy.scheduler.close()
+    assert [len(tokens) for tokens in outputs] == [40] * 8

@@ -405,3 +405,39 @@ def test_beams_that_could_never_fit_together_are_refused():
     generation.request.beam_width = 8
     with pytest.raises(InvalidRequest, match="8 beams of up to 40 tokens need 26 KV blocks, the pool has 11"):
         toy.engine.submit(generation)
+
+
+# What one request's faults must not do
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_samples_of_a_scored_prompt(n, logprobs):
+    toy = ToyEngine(max_step_tokens=4)
+    for length in (1, 2, 3, 4, 7):
+        prompt = random_prompt(length, seed=length)
+        generation = toy.submit(
+            prompt, n=n, prompt_logprobs=0, logprobs=logprobs, max_tokens=4, ignore_eos=True
+        )
+        toy.run(generation)
+        assert choices_of(generation) == [toy_greedy(prompt, 4)] * n
+        scores = generation.output().prompt_logprobs
+        assert scores is not None
+        assert [list(entry or {})[:1] for entry in scores] == [[], *([t] for t in prompt[1:])]
+
+
+def test_a_salt_that_is_no_text_is_refused():
+    toy = ToyEngine()
+    with pytest.raises(InvalidRequest, match=r"cache_salt=.*surrogates not allowed"):
+        toy.engine.prepare([1], toy_params(), salt="\ud800")
+    assert toy.run(toy.submit([1], max_tokens=3, ignore_eos=True)) == [toy_greedy([1], 3)]
+
+
+def test_a_listener_that_fails_hurts_no_one():
+    def explode() -> None:
+        raise RuntimeError("nobody listens")
+
+    toy = ToyEngine()
+    bad, good = (toy.submit([i], max_tokens=4, ignore_eos=True) for i in range(2))
+    bad.on_change = explode
+    assert toy.run(bad, good) == [toy_greedy([i], 4) for i in range(2)]

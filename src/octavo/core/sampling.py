@@ -19,6 +19,7 @@ MAX_LOGIT_BIAS: Final = 100.0
 MAX_LOGPROBS: Final = 20
 MAX_SAMPLES: Final = 64
 
+MAX_BAD_WORDS: Final = 256  # each is looked for before every token
 MAX_BEAMS: Final = 32
 MAX_LENGTH_PENALTY: Final = 5.0
 
@@ -184,8 +185,8 @@ class SamplingParams:
         name = "n" if self.best_of is None else "best_of"
         self._check(name, self.num_samples <= MAX_BEAMS, f"at most {MAX_BEAMS} with use_beam_search")
         for name in _NOT_WITH_BEAMS:
-            neutral = _NEUTRAL[name]
-            self._check(name, getattr(self, name) == neutral, "left out with use_beam_search")
+            value = getattr(self, name)
+            self._check(name, value in (_NEUTRAL[name], {}), "left out with use_beam_search")
 
     @property
     def greedy(self) -> bool:
@@ -268,6 +269,8 @@ class SamplingParams:
         words = (self.bad_words,) if isinstance(self.bad_words, str) else self.bad_words
         if words is None:
             return ()
+        if _is_list(words):
+            self._check("bad_words", len(words) <= MAX_BAD_WORDS, f"at most {MAX_BAD_WORDS} of them")
         ok = _is_list(words) and all(_is_bad_word(word) for word in words)
         self._check("bad_words", ok, "a list of texts and lists of token ids, none of them empty")
         return tuple(w if isinstance(w, str) else tuple(int(t) for t in w) for w in words)

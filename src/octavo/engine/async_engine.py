@@ -71,11 +71,11 @@ class AsyncStream:
         self._changed = asyncio.Event()
         self._num_told = [0] * len(generation.choices)
         self._has_ended = [False] * len(generation.choices)
-        loop = asyncio.get_running_loop()
+        loop, changed = asyncio.get_running_loop(), self._changed
 
-        def wake() -> None:
+        def wake() -> None:  # holds no reference to the stream: who loses it ends the request
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._changed.set)
+                loop.call_soon_threadsafe(changed.set)
 
         generation.on_change = wake
 
@@ -91,8 +91,8 @@ class AsyncStream:
                 await self._changed.wait()
         finally:
             self.close()
-        if self.generation.request.error is not None:
-            raise OctavoError(f"the request failed: {self.generation.request.error}")
+        if (error := self.generation.output().error) is not None:
+            raise OctavoError(f"the request failed: {error}")
 
     async def result(self) -> RequestOutput:
         """The whole output, when it is complete; what failed has its ``error``."""
@@ -113,6 +113,9 @@ class AsyncStream:
     def close(self) -> None:
         """End the request if it is still running; its blocks are free before the next step."""
         self._engine.abort(self)
+
+    def __del__(self) -> None:
+        self.close()
 
     def _new(self) -> list[Delta]:
         deltas = []

@@ -48,10 +48,9 @@ class BatchState:
             for table in self.block_tables:
                 table[row] = 0
             self.sampling.close(row)
-            self.num_candidates.pop(row, None)
-            self.num_prompt_logprobs.pop(row, None)
-            self.grammars.pop(row, None)
+            self._forget(row)
         for opened in plan.opened_rows:
+            self._forget(opened.row)
             self.sampling.open(
                 opened.row,
                 opened.params,
@@ -68,3 +67,7 @@ class BatchState:
                 self.grammars[opened.row] = opened.grammar
         for update in plan.block_updates:
             self.block_tables[update.table][update.row, update.place] = update.block_id
+
+    def _forget(self, row: int) -> None:
+        for by_row in (self.num_candidates, self.num_prompt_logprobs, self.grammars):
+            by_row.pop(row, None)

@@ -35,6 +35,7 @@ class BeamGeneration(Generation):
         self._search = search
         self._make_choice = make_choice
         self._is_done = False
+        self._blank = self.choices[0]
         self._cumulative_logprobs: list[float] = []
 
     @property
@@ -91,6 +92,18 @@ class BeamGeneration(Generation):
             self.choices.append(choice)
         self._cumulative_logprobs = [logprob for _, _, logprob in found]
         self._is_done = True  # last: another thread may be waiting for it
+
+    def give_up(self, now_s: float) -> None:
+        """Complete the output without any text, which could not be made."""
+        self._finished_s = now_s
+        self.choices, self._cumulative_logprobs = [self._blank], [0.0]
+        self._blank.finished = True
+        self._is_done = True
+
+    def end_unstarted(self, now_s: float) -> None:
+        """Complete the output of a request that never began."""
+        self._first.finish_reason = "abort"
+        self.give_up(now_s)
 
     def _completions(self) -> list[CompletionOutput]:
         return [

@@ -81,11 +81,15 @@ class Engine:
             InvalidRequest: it can never be served; names the value and the limit.
         """
         limits = self.limits
+        try:
+            salt.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"cache_salt={shown(salt)}: {error.reason}", param="cache_salt") from error
         if not token_ids:
             raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
         for name, ids in (("prompt", token_ids), *params.token_ids_by_name().items()):
             if min(ids, default=0) < 0 or max(ids, default=0) >= limits.vocab_size:
-                bad = next(t for t in ids if not 0 <= t < limits.vocab_size)
+                bad = next((t for t in ids if not 0 <= t < limits.vocab_size), ids[0])
                 raise InvalidRequest(
                     f"{name}: token id {shown(bad)} is outside the vocabulary, 0 to {limits.vocab_size - 1}",
                     param=name,
@@ -100,9 +104,10 @@ class Engine:
         max_len = limits.context_len
         if params.max_tokens is not None:
             max_len = min(max_len, num_prompt + params.max_tokens)
-        # A grammar says that an output is complete by allowing nothing but these.
-        ends = params.structured_outputs is not None or not params.ignore_eos
-        eos = limits.eos_token_ids if ends else ()
+        if params.structured_outputs is not None and params.ignore_eos:
+            # A grammar says that an output is complete by allowing nothing but these.
+            params = replace(params, ignore_eos=False)
+        eos = () if params.ignore_eos else limits.eos_token_ids
         first = Request(
             request_id=self._next_id(),
             token_ids=list(token_ids),
@@ -148,6 +153,9 @@ class Engine:
         with self._lock:
             self._check_alive()
             self._abort_dropped()
+            if generation.is_dropped:  # by someone who went away before the engine looked at it
+                generation.end_unstarted(time.monotonic())
+                return
             self.scheduler.add(generation.request)
             for request in generation.requests:
                 self._live[request] = generation
@@ -183,7 +191,11 @@ class Engine:
                 if generation is None:  # a beam that was dropped meanwhile
                     continue
                 if isinstance(generation, BeamGeneration):
-                    self._advance_beams(generation, request, now)
+                    try:
+                        self._advance_beams(generation, request, now)
+                    except Exception as error:  # a fault in one search is that search's alone
+                        self._blame(generation.request, error)
+                        self._end_search(generation, "error", now)
                 else:
                     self._take_in(generation, request, now)
             return plan.num_tokens
@@ -192,7 +204,7 @@ class Engine:
         """End a request now; what it has so far is its output. Nothing happens if it is finished."""
         with self._lock:
             if isinstance(generation, BeamGeneration):
-                if not generation.finished:
+                if any(beam in self._live for beam in generation.beams):
                     self._end_search(generation, "abort", time.monotonic())
                 return
             for request in reversed(generation.requests):  # forks before the one that they wait for
@@ -209,6 +221,7 @@ class Engine:
     def drop(self, generation: Generation) -> None:
         """Abort a request before anything else happens; safe in a finalizer, which may run inside a step."""
         if not generation.finished:
+            generation.is_dropped = True
             self._dropped.append(generation)
 
     def memory(self) -> MemoryReport:
@@ -320,14 +333,21 @@ class Engine:
         return child
 
     def _drop_beam(self, beam: Request) -> None:
-        del self._live[beam]
-        self.scheduler.finish(beam, "abort")
+        if self._live.pop(beam, None) is not None:
+            self.scheduler.finish(beam, "abort")
 
     def _end_search(self, generation: BeamGeneration, reason: FinishReason, now_s: float) -> None:
         for beam in generation.beams:
             self._drop_beam(beam)
         generation.request.finish_reason = reason
-        generation.finish_search(now_s)
+        self._complete_search(generation, now_s)
+
+    def _complete_search(self, generation: BeamGeneration, now_s: float) -> None:
+        try:
+            generation.finish_search(now_s)
+        except Exception as error:
+            self._blame(generation.request, error)
+            generation.give_up(now_s)
         generation.notify()
 
     # Failing
@@ -341,8 +361,8 @@ class Engine:
                 self._close(generation, request, time.monotonic())
             elif not generation.finished:
                 generation.request.finish_reason, generation.request.error = "error", request.error
-                generation.finish_search(time.monotonic())
-                generation.notify()
+                self._complete_search(generation, time.monotonic())
+        self._live.clear()
 
     def _next_id(self) -> int:
         return next(self._ids)  # without the lock, which a step holds for its whole time

@@ -11,6 +11,7 @@ class Generation:
 
     Attributes:
         choices: one for each sample.
+        is_dropped: whether nobody waits for it any more.
         on_change: called by the engine's thread when there are new tokens or the end has come, or None.
     """
 
@@ -18,6 +19,7 @@ class Generation:
         self.choices = list(choices)
         self._choices = {choice.request: choice for choice in choices}
         self.on_change: Callable[[], None] | None = None
+        self.is_dropped = False
         self._prompt = prompt
         self._arrival_s = arrival_s
         self._first_token_s: float | None = None
@@ -66,7 +68,16 @@ class Generation:
     def notify(self) -> None:
         """Tell whoever wants to know that there is something new."""
         if self.on_change is not None:
-            self.on_change()
+            try:
+                self.on_change()
+            except Exception:  # whoever listens is broken; no other request is to suffer
+                self.on_change = None
+
+    def end_unstarted(self, now_s: float) -> None:
+        """Complete the output of a request that never began."""
+        for request in self.requests:
+            request.finish_reason = "abort"
+            self.finish(request, now_s)
 
     def take_text(self) -> str:
         """The first choice's text that has come since the last call."""
@@ -103,5 +114,6 @@ class Generation:
     def _completions(self) -> list[CompletionOutput]:
         params, best = self.request.params, self.choices
         if params.num_samples > params.n:  # of equally likely ones the first
-            best = sorted(best, key=lambda choice: -choice.mean_logprob)[: params.n]
+            ranked = sorted(best, key=lambda choice: (choice.request.error is not None, -choice.mean_logprob))
+            best = ranked[: params.n]
         return [choice.output(index) for index, choice in enumerate(best)]

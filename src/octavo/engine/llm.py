@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -121,6 +122,7 @@ class LLM:
             shorter the gaps between tokens of those, and the later a prompt's first token.
         max_context: longest sequence in tokens; None is the model's own limit, or what the pool holds.
         scheduling: "fcfs" serves who comes first, "priority" who is most urgent.
+        max_waiting: requests that may wait, beside samples of those that run; more are refused.
         speculative: "ngram" guesses tokens from what was said before and verifies several per step: the same
             output, sooner where it repeats itself.
         max_drafts: tokens guessed at once at most.
@@ -153,6 +155,7 @@ class LLM:
         max_chunk_tokens: int | None = None,
         max_context: int | None = None,
         scheduling: Scheduling = "fcfs",
+        max_waiting: int | None = None,
         speculative: Speculative | None = None,
         max_drafts: int = 8,
         record: str | Path | None = None,
@@ -181,6 +184,7 @@ class LLM:
             max_chunk_tokens=max_chunk_tokens,
             max_context=max_context,
             scheduling=scheduling,
+            max_waiting=max_waiting,
             speculative=speculative,
             max_drafts=max_drafts,
             record=None if record is None else str(record),
@@ -357,22 +361,19 @@ class LLM:
         """
         if not isinstance(cache_salt, str):
             raise InvalidRequest(f"cache_salt={shown(cache_salt)}: must be a text", param="cache_salt")
-        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
+        urgency: Any = priority
+        if not isinstance(urgency, Integral) or abs(int(urgency)) > MAX_PRIORITY:
             raise InvalidRequest(
                 f"priority={shown(priority)}: must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}",
                 param="priority",
             )
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequest(
-                f"sampling_params must be SamplingParams, not {type(params).__name__}",
-                param="sampling_params",
-            )
         if not isinstance(prompt, str):
-            return self.engine.prepare(_as_token_ids(prompt), params, salt=cache_salt, priority=priority)
+            ids = _as_token_ids(prompt)
+            return self.engine.prepare(ids, params, salt=cache_salt, priority=int(priority))
         if not prompt:
             raise InvalidRequest("the prompt is empty: give at least one character", param="prompt")
         return self.engine.prepare(
-            self.tokenizer.encode(prompt), params, prompt=prompt, salt=cache_salt, priority=priority
+            self.tokenizer.encode(prompt), params, prompt=prompt, salt=cache_salt, priority=int(priority)
         )
 
     def _run(self, generations: list[Generation], *, show_progress: bool) -> list[RequestOutput]:

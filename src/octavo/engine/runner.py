@@ -117,12 +117,11 @@ class Runner:
 
 def _places(work: Sequence[RowWork]) -> tuple[IntArray | None, IntArray, IntArray]:
     """Where tokens are chosen: index among the step's logits (None: one after the other), row, position."""
-    if all(w.num_chosen == w.num_logits for w in work):
+    if not any(w.num_drafts or w.forks or w.score for w in work):
         plain = [w for w in work if w.sample]
-        if all(w.num_drafts == 0 for w in plain):
-            rows = np.fromiter((w.row for w in plain), np.int32, len(plain))
-            positions = np.fromiter((w.start + len(w.token_ids) for w in plain), np.int32, len(plain))
-            return None, rows, positions
+        rows = np.fromiter((w.row for w in plain), np.int32, len(plain))
+        positions = np.fromiter((w.start + len(w.token_ids) for w in plain), np.int32, len(plain))
+        return None, rows, positions
     at, rows_, positions_ = [], [], []
     first = 0
     for w in work:

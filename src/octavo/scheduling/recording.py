@@ -6,8 +6,10 @@ compare, as some choices among equally good cached blocks depend on that; not wh
 """
 
 import json
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -129,7 +131,8 @@ class RecordingScheduler(Scheduler):
 
     def close(self) -> None:
         """Finish the file."""
-        self._file.close()
+        with suppress(OSError):
+            self._file.close()
 
     def _described(self, request: Request) -> Event:
         return {
@@ -160,8 +163,15 @@ class RecordingScheduler(Scheduler):
         if self._ranks:
             event["ranks"] = self._ranks
             self._ranks = []
-        json.dump(event, self._file, separators=(",", ":"))
-        self._file.write("\n")
+        if self._file.closed:
+            return
+        try:
+            json.dump(event, self._file, separators=(",", ":"))
+            self._file.write("\n")
+        except OSError as error:  # a full disk is no reason to stop serving
+            warnings.warn(f"recording ended: {error}", RuntimeWarning, stacklevel=2)
+            with suppress(OSError):
+                self._file.close()
 
 
 def describe(plan: StepPlan) -> Event:
@@ -218,17 +228,17 @@ def replay(path: Path) -> ReplayReport:
                 scheduler.commit(_result(event, tokens))
             else:
                 _apply(scheduler, requests, event, tokens)
-        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        except Exception as error:  # all that happens here follows from the file
             raise CorruptRecording(f"{path}, line {line}: {error!r}") from error
     return _report(scheduler, requests, num_steps, num_tokens, None)
 
 
 def _events(path: Path) -> Iterator[tuple[int, Event]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 event = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise CorruptRecording(f"{path}, line {number}: not JSON: {error}") from error
             if not isinstance(event, dict):
                 raise CorruptRecording(f"{path}, line {number}: not an object")
@@ -252,7 +262,8 @@ def _token_ids(path: Path) -> list[int]:
     """By alias, ids that the prefix index sorts as it did the real ones."""
     order: list[int] = []
     for line, event in _events(path):
-        for rank in event.get("ranks", ()):
+        ranks = event.get("ranks", [])
+        for rank in ranks if isinstance(ranks, list) else [ranks]:
             if not isinstance(rank, int) or not 0 <= rank <= len(order):
                 raise CorruptRecording(f"{path}, line {line}: {rank!r} is no rank among {len(order) + 1}")
             order.insert(rank, len(order))
