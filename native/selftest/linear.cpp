@@ -44,7 +44,8 @@ struct Layer {
         for (size_t i = 0; i < matrices.size(); i++)
             views.push_back({matrices[i].encoding, matrices[i].bytes.data(), matrices[i].num_rows,
                              matrices[i].width, biases[i].empty() ? nullptr : biases[i].data()});
-        return pack_linear(views, team);
+        WeightMemory memory;
+        return pack_linear(views, memory, team);
     }
 
     Doubles apply(const Floats& x, int num_rows, bool quantize) const {
