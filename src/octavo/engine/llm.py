@@ -367,6 +367,11 @@ class LLM:
                 f"priority={shown(priority)}: must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}",
                 param="priority",
             )
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(
+                f"sampling_params must be SamplingParams, not {type(params).__name__}",
+                param="sampling_params",
+            )
         if not isinstance(prompt, str):
             ids = _as_token_ids(prompt)
             return self.engine.prepare(ids, params, salt=cache_salt, priority=int(priority))
