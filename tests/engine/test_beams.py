@@ -175,3 +175,18 @@ def test_ending_a_search_that_was_refused_does_nothing():
     toy.engine.drop(generation)
     assert not toy.engine.has_work
     toy.run()
+
+
+def test_a_fault_while_beams_are_replaced_leaves_none_behind(monkeypatch):
+    toy = ToyEngine()
+    generation = submit(toy, [1, 2], n=4, max_tokens=9, ignore_eos=True)
+    good = toy.submit([3], max_tokens=9, ignore_eos=True)
+    for _ in range(3):
+        toy.step()
+
+    def fail(request, token_id):
+        raise RuntimeError("no room for this token")
+
+    monkeypatch.setattr(toy.scheduler, "extend", fail)
+    assert toy.run(good) == [toy_greedy([3], 9)]
+    assert "no room for this token" in generation.output().error

@@ -204,7 +204,7 @@ class Engine:
         """End a request now; what it has so far is its output. Nothing happens if it is finished."""
         with self._lock:
             if isinstance(generation, BeamGeneration):
-                if any(beam in self._live for beam in generation.beams):
+                if generation in self._live.values():
                     self._end_search(generation, "abort", time.monotonic())
                 return
             for request in reversed(generation.requests):  # forks before the one that they wait for
@@ -290,8 +290,7 @@ class Engine:
     def _advance_beams(self, generation: BeamGeneration, request: Request, now_s: float) -> None:
         """Let the search go on once the last of its beams has its candidates."""
         if request.error is not None:
-            del self._live[request]
-            generation.beams.remove(request)
+            del self._live[request]  # the scheduler has let it go
             generation.request.error = request.error
             self._end_search(generation, "error", now_s)
             return
@@ -333,11 +332,12 @@ class Engine:
         return child
 
     def _drop_beam(self, beam: Request) -> None:
-        if self._live.pop(beam, None) is not None:
-            self.scheduler.finish(beam, "abort")
+        del self._live[beam]
+        self.scheduler.finish(beam, "abort")
 
     def _end_search(self, generation: BeamGeneration, reason: FinishReason, now_s: float) -> None:
-        for beam in generation.beams:
+        # Not generation.beams: a fault may have come while they were being replaced.
+        for beam in [request for request, owner in self._live.items() if owner is generation]:
             self._drop_beam(beam)
         generation.request.finish_reason = reason
         self._complete_search(generation, now_s)

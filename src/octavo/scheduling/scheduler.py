@@ -178,16 +178,10 @@ class Scheduler:
         running = self._running.find(request)
         if running is not None:
             self._leave(running)
-            for fork in request.forks:  # they never began
-                self._waiting.add(fork)
-            request.forks.clear()
         elif request in self._waiting:
             self._waiting.remove(request)
             self._prefixes.forget(request)
             self._blocked_at = -1
-            for fork in request.forks:
-                self._waiting.add(fork)
-            request.forks.clear()
         else:
             for leader in (*self._waiting, *(r.request for r in self._running)):
                 if request in leader.forks:
@@ -195,6 +189,9 @@ class Scheduler:
                     break
             else:
                 raise ValueError(f"request {request.request_id} is not here")
+        for fork in request.forks:  # they never began, and now nobody computes the prompt for them
+            self._waiting.add(fork)
+        request.forks.clear()
         request.finish_reason = reason
 
     # One step
