@@ -435,7 +435,7 @@ void attend_all(const AttentionArgs& a, const StepView& step, const AttentionWor
     const auto head_of = [&](int64_t i) { return static_cast<int>(i % num_kv_heads); };
     worker.for_each(count, [&](int64_t i) {
         ItemRun<KV> run(a, step, work, item_of(i), head_of(i), scratch);
-        const int64_t next = worker.likely_next(i, count);
+        const int64_t next = i + 1;  // unless others are there first
         if (next < count) {
             const ItemKeys<KV> next_keys(a, step, work, item_of(next), head_of(next));
             run.run(&next_keys);

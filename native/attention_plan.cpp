@@ -127,8 +127,18 @@ void AttentionPlan::build(const StepView& step) {
             allocate(partial_capacity_ * num_heads_ * (head_dim_ + 16) * int64_t{sizeof(float)}));
         partials_ = reinterpret_cast<float*>(partial_memory_.get());
     }
+    deal();
+}
+
+// The most expensive ones first, and as many of them to each worker: each takes its share of the list in
+// order, and what is left at the end is cheap.
+void AttentionPlan::deal() {
     std::stable_sort(items_.begin(), items_.end(),
                      [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
+    sorted_.swap(items_);
+    items_.clear();
+    for (int worker = 0; worker < num_workers_; ++worker)
+        for (size_t i = worker; i < sorted_.size(); i += num_workers_) items_.push_back(sorted_[i]);
 }
 
 // Order of two rows of the step by the blocks that hold a partition of theirs.

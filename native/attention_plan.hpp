@@ -95,13 +95,14 @@ class AttentionPlan {
     int compare_blocks(const StepView& step, int i, int j, int part) const;
     void cut_queries(const StepView& step);
     void cut_keys();
+    void deal();
     void add_item(AttentionItem item, int num_keys);
     void keep_partials(const AttentionItem& item);
 
     int num_heads_, group_, item_tokens_, num_kv_heads_, head_dim_, block_size_, sliding_window_,
         num_workers_;
     std::vector<int> tables_;  // that lead to the layers' tiles
-    std::vector<AttentionItem> items_;
+    std::vector<AttentionItem> items_, sorted_;
     std::vector<AttentionMerge> merges_;
     std::vector<int32_t> tokens_;
     std::vector<int64_t> partial_of_zero_;

@@ -28,6 +28,25 @@ struct Split {
     int rows;  // of a block
     int64_t row_blocks, panels;
     int64_t num_items;
+
+    struct Place {
+        int64_t panels, row_block;
+    };
+
+    // Of item i. Where there are rows enough, each worker's share of the items is a share of the rows, the
+    // same one in all layers; some panels after the other, which stay in the cache while all these rows meet
+    // them.
+    OCTAVO_INLINE Place place(int64_t i, int num_workers) const {
+        if (row_blocks < num_workers) return {i / row_blocks, i % row_blocks};
+        const int64_t groups = num_items / row_blocks;
+        int64_t part = i * num_workers / num_items;
+        const auto first_of = [&](int64_t p) { return row_blocks * p / num_workers; };
+        while (i < first_of(part) * groups) part--;
+        while (i >= first_of(part + 1) * groups) part++;
+        const int64_t first = first_of(part), count = first_of(part + 1) - first;
+        i -= first * groups;
+        return {i / count, first + i % count};
+    }
 };
 
 // Small enough to share out evenly, large enough that claiming costs nothing. Few rows are bound by reading
@@ -51,14 +70,14 @@ OCTAVO_INLINE Split split_of(const LinearArgs& args, const Segment& segment, int
 }
 
 // The input quantized, by all workers together or by each for itself.
-OCTAVO_INLINE const QuantizedGroup* quantize_input(const LinearArgs& args, Worker& worker) {
+OCTAVO_INLINE QuantizedGroup* quantize_input(const LinearArgs& args, Worker& worker) {
     auto* groups = static_cast<QuantizedGroup*>(args.scratch);
     if (args.num_rows > kFewRows) {
-        worker.for_each(args.num_rows, [&](int64_t r) { quantize_row(args, r, groups + r, args.num_rows); });
+        worker.for_each(args.num_rows, [&](int64_t r) { quantize_row(args, r, groups); });
     } else {
         // A late worker may still be at an earlier layer, of another width: its place must not depend on it.
         groups += worker.id() * (args.scratch_bytes / int64_t(sizeof(QuantizedGroup)) / worker.count());
-        for (int r = 0; r < args.num_rows; r++) quantize_row(args, r, groups + r, args.num_rows);
+        for (int r = 0; r < args.num_rows; r++) quantize_row(args, r, groups);
     }
     return groups;
 }
@@ -66,7 +85,7 @@ OCTAVO_INLINE const QuantizedGroup* quantize_input(const LinearArgs& args, Worke
 inline void linear(const LinearArgs& args, Worker& worker) {
     if (args.num_rows == 0) return;  // a step whose tokens' logits nobody wants
     const PackedLinear& layer = *args.weight;
-    const QuantizedGroup* groups = args.quantize_input ? quantize_input(args, worker) : nullptr;
+    QuantizedGroup* groups = args.quantize_input ? quantize_input(args, worker) : nullptr;
     const auto split = [&](const Segment& segment) { return split_of(args, segment, worker.count()); };
     int64_t num_items = 0;
     for (int s = 0; s < layer.num_segments; s++) num_items += split(layer.segments[s]).num_items;
@@ -74,11 +93,12 @@ inline void linear(const LinearArgs& args, Worker& worker) {
         const Segment* segment = layer.segments;
         Split by = split(*segment);
         for (; i >= by.num_items; by = split(*++segment)) i -= by.num_items;
-        const int64_t first = i / by.row_blocks * by.panels;
+        const auto [panels, row_block] = by.place(i, worker.count());
+        const int64_t first = panels * by.panels;
         const int64_t end = first + by.panels < segment->num_panels ? first + by.panels : segment->num_panels;
-        const int row = int(i % by.row_blocks) * by.rows;
+        const int row = int(row_block) * by.rows;
         const int end_row = row + by.rows < args.num_rows ? row + by.rows : args.num_rows;
-        linear_item(args, {segment, groups, first, end, row, end_row});
+        linear_item(args, {segment, row_groups(args, groups, row), first, end, row, end_row});
     });
 }
 

@@ -59,8 +59,8 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
     const Segment& segment = *item.segment;
     const int64_t num_groups = args.weight->num_inputs / 32;
     const int64_t group_scale_bytes = segment.scale_bytes / num_groups;
-    const int num_rows = item.end_row - item.first_row;
-    const QuantizedGroup* groups = item.groups + item.first_row;
+    const int num_rows = item.groups.num_rows;
+    const QuantizedGroup* groups = item.groups.first;
     const uint8_t* tile_data = segment.tiles + first_panel * segment.tile_bytes;
     const uint8_t* scale_data = segment.scales + first_panel * segment.scale_bytes;
     alignas(64) float sums[kRowBlock * P * 16];
@@ -99,7 +99,7 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
             with_tiles(add_row);
         else
             with_tiles(add_rows);
-        groups += args.num_rows;
+        groups += num_rows;
         if (g + 2 == num_groups) prefetch_outputs(args, item, first_panel, P);
     }
     for (int r = 0; r < num_rows; r++)

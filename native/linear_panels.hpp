@@ -12,12 +12,10 @@
 namespace octavo {
 namespace {
 
-constexpr int kRowBlock = 64;  // rows whose sums fit in the first-level cache
-
 // Rows [first_row, end_row) of the layer's input, and panels [first_panel, end_panel) of a segment.
 struct LinearItem {
     const Segment* segment;
-    const QuantizedGroup* groups;  // of all the layer's rows
+    RowGroups groups;  // of the rows, if the input is quantized
     int64_t first_panel, end_panel;
     int first_row, end_row;
 };

@@ -21,40 +21,88 @@ OCTAVO_INLINE F32x16 scale_sum(I32x16 biased_sum, const QuantizedGroup& group) {
 }
 
 // start - zero * total. Wraps around, as the total of a NaN's bytes may be any number.
-OCTAVO_INLINE int32_t start_below(int32_t start, int zero, int32_t total) {
-    return int32_t(uint32_t(start) - uint32_t(zero) * uint32_t(total));
+template <class T>
+OCTAVO_INLINE T start_below(int32_t start, int zero, T total) {
+    return uint32_t(start) - uint32_t(zero) * total;
 }
 
+// Four vectors of one field each become four of one group each.
+template <class T>
+OCTAVO_INLINE void transpose(T (&rows)[4]) {
+    const U32x4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, front = {0, 1, 4, 5}, back = {2, 3, 6, 7};
+    const T a = __builtin_shuffle(rows[0], rows[1], low), b = __builtin_shuffle(rows[2], rows[3], low);
+    const T c = __builtin_shuffle(rows[0], rows[1], high), d = __builtin_shuffle(rows[2], rows[3], high);
+    rows[0] = __builtin_shuffle(a, b, front), rows[1] = __builtin_shuffle(a, b, back);
+    rows[2] = __builtin_shuffle(c, d, front), rows[3] = __builtin_shuffle(c, d, back);
+}
+
+// N groups, at most four, whose scales are worked out side by side: one alone would be spent on waiting.
 // Symmetric: scale = max |x| / 127, values rounded to nearest even. A group with a NaN, an infinity or a
 // value above 2^110 makes every output NaN; one too small to have a scale is zero.
-OCTAVO_INLINE void quantize_group(F32x16 lo, F32x16 hi, QuantizedGroup& group) {
-    const I32x16 magnitude = splat(0x7fffffff);
-    const float largest =
-        bits_to_float(uint32_t(max_lane(max(as_int(lo) & magnitude, as_int(hi) & magnitude))));
-    float scale = bits_to_float(float_to_bits(largest / 127.0f) & ~3u);
-    if (scale < 1e-30f) scale = 0.0f;
-    if (!(largest < 0x1p110f)) scale = bits_to_float(0x7fc00000);
-    const F32x16 inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
-    const I32x16 first = round_to_int(lo * inverse);
-    const int32_t total = store_int8(group.values, first, round_to_int(hi * inverse));
-    group.half_sums[0] = sum(first);
-    group.half_sums[1] = start_below(total, 1, group.half_sums[0]);
-    group.scale = scale;
-    group.unbias = -kSumBiasValue * scale;
-    group.scaled_sum = scale * float(total);
-    group.start_q4 = start_below(kSumBias, 8, total);
-    group.start_q8 = start_below(kSumBias, kTile8Zero, total);
+template <int N, class F>
+OCTAVO_INLINE void quantize_groups(F&& value, QuantizedGroup* groups, int64_t stride) {
+    F32x16 lo[N], hi[N];
+    I32x16 top[4];
+    for (int n = 0; n < N; n++) {
+        lo[n] = value(32 * n), hi[n] = value(32 * n + 16);
+        const I32x16 magnitude = splat(0x7fffffff);
+        top[n] = max(as_int(lo[n]) & magnitude, as_int(hi[n]) & magnitude);
+    }
+    for (int n = N; n < 4; n++) top[n] = top[0];
+    const F32x4 largest = F32x4(max_lanes(top)), zero = {};
+    F32x4 scale = F32x4(U32x4(largest / 127.0f) & ~3u);
+    scale = scale < 1e-30f ? zero : scale;
+    scale = largest < 0x1p110f ? scale : zero + bits_to_float(0x7fc00000);
+    const F32x4 inverse = scale > 0.0f ? 1.0f / scale : zero;
+    I32x16 fours[4];  // sums of four values each
+    for (int n = 0; n < N; n++) {
+        const F32x16 by = splat(inverse[n]);
+        fours[n] = store_int8(groups[n * stride].values, round_to_int(lo[n] * by), round_to_int(hi[n] * by));
+    }
+    for (int n = N; n < 4; n++) fours[n] = fours[0];
+    U32x4 first, second;
+    sum_halves(fours, first, second);
+    const U32x4 total = first + second;
+    U32x4 fields[2][4] = {
+        {U32x4(scale), U32x4(-kSumBiasValue * scale),
+         U32x4(scale * __builtin_convertvector(I32x4(total), F32x4)), first},
+        {second, start_below(kSumBias, 8, total), start_below(kSumBias, kTile8Zero, total), {}}};
+    for (int i = 0; i < 2; i++) {
+        transpose(fields[i]);
+        for (int n = 0; n < N; n++) std::memcpy(groups[n * stride].values + 32 + 16 * i, &fields[i][n], 16);
+    }
 }
 
-// Quantizes one row of a layer's input, `value(i)` being its values i to i + 15. The groups of a row lie
-// `stride` apart: those of all rows for the same inputs are neighbours, as the kernels read them.
+constexpr int kRowBlock = 64;  // rows whose sums fit in the first-level cache
+
+// The groups of a block of rows as the kernels read them: those of all its rows for the same inputs are
+// neighbours. A block's are all together: strides of thousands of rows would have them meet in few sets of
+// the caches.
+struct RowGroups {
+    QuantizedGroup* first;
+    int num_rows;
+};
+
+// Of the block that begins with a row.
+OCTAVO_INLINE RowGroups row_groups(const LinearArgs& args, QuantizedGroup* groups, int64_t first_row) {
+    const int64_t left = args.num_rows - first_row;
+    return {groups + first_row * (args.weight->num_inputs / 32), int(left < kRowBlock ? left : kRowBlock)};
+}
+
+// Quantizes one row of a layer's input, `value(i)` being its values i to i + 15.
 template <class F>
 OCTAVO_INLINE void quantize_values(int64_t num_inputs, QuantizedGroup* groups, int64_t stride, F&& value) {
-    for (int64_t i = 0; i < num_inputs; i += 32, groups += stride)
-        quantize_group(value(i), value(i + 16), *groups);
+    int64_t i = 0;
+    for (; i + 128 <= num_inputs; i += 128, groups += 4 * stride)
+        quantize_groups<4>([&](int64_t j) { return value(i + j); }, groups, stride);
+    for (; i < num_inputs; i += 32, groups += stride)
+        quantize_groups<1>([&](int64_t j) { return value(i + j); }, groups, stride);
 }
 
-inline void quantize_row(const LinearArgs& args, int64_t row, QuantizedGroup* groups, int64_t stride) {
+inline void quantize_row(const LinearArgs& args, int64_t row, QuantizedGroup* all_groups) {
+    const RowGroups block = row_groups(args, all_groups, row / kRowBlock * kRowBlock);
+    QuantizedGroup* groups = block.first + row % kRowBlock;
+    const int stride = block.num_rows;
     const float* x = args.in.row(row);
     const int64_t width = args.weight->num_inputs;
     switch (args.prologue.kind) {
@@ -84,8 +132,13 @@ inline float quantize_head(const float* x, int head_dim, int8_t* out, int32_t& t
     uint32_t wrapping_total = 0;
     for (int d = 0; d < head_dim; d += 32) {
         const F32x16 second = d + 16 < head_dim ? load(x + d + 16) : splat(0.0f);
-        wrapping_total += uint32_t(store_int8(out + d, round_to_int(load(x + d) * splat(inverse)),
-                                              round_to_int(second * splat(inverse))));
+        I32x16 fours[4];
+        fours[0] = store_int8(out + d, round_to_int(load(x + d) * splat(inverse)),
+                              round_to_int(second * splat(inverse)));
+        for (int i = 1; i < 4; i++) fours[i] = fours[0];
+        U32x4 halves[2];
+        sum_halves(fours, halves[0], halves[1]);
+        wrapping_total += halves[0][0] + halves[1][0];
     }
     total = int32_t(wrapping_total);
     return largest / 127.0f + sum(defect);

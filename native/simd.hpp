@@ -36,7 +36,9 @@
 //   Tile4, Tile6, Tile8            32 x 16 packed codes of 4, 6 or 8 bits, ready for the dot product below
 //   dot_rows<begin, end>(tiles, x, sums)   R rows x P tiles: sums[r][p] += the sum of tile[p][k] * x[r][k] over
 //                                  4 begin <= k < 4 end, exact; of a code c of 8 bits, c - 128 + kTile8Zero counts
-//   store_int8(p, lo, hi)          32 lanes as int8; returns their sum
+//   store_int8(p, lo, hi)          32 lanes as int8; returns the sums of each four, those of lo before those of hi
+//   sum_halves(fours, first, second)   what four calls of it returned: the sums of lo and of hi of each
+//   max_lanes(a)                   the largest lane of each of four, which may not be negative
 //   kNumVectors                    vectors that the registers hold
 //   kHasByteDot                    whether attention multiplies int8 keys with dot_uint8_int8, or widens them first
 //   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
@@ -48,6 +50,17 @@
 #include <cstring>
 
 #define OCTAVO_INLINE [[gnu::always_inline]] inline
+
+namespace octavo {
+namespace {
+
+// For what is worked out for four things at once, on any processor.
+typedef float F32x4 [[gnu::vector_size(16)]];
+typedef int32_t I32x4 [[gnu::vector_size(16)]];
+typedef uint32_t U32x4 [[gnu::vector_size(16)]];
+
+}  // namespace
+}  // namespace octavo
 
 #if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx512_vnni) || defined(OCTAVO_ISA_avx512_bf16)
 #include "simd_avx512.hpp"

@@ -229,12 +229,30 @@ OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
-OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+OCTAVO_INLINE I32x16 store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
     const __m256i words =
         _mm256_packs_epi16(_mm256_packs_epi32(lo.lo, lo.hi), _mm256_packs_epi32(hi.lo, hi.hi));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(words, order));
-    return sum(lo + hi);
+    const __m256i bytes = _mm256_permutevar8x32_epi32(words, order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    return {_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)), _mm256_setzero_si256()};
+}
+OCTAVO_INLINE void sum_halves(const I32x16 (&fours)[4], U32x4& first, U32x4& second) {
+    const __m256i sums = _mm256_hadd_epi32(_mm256_hadd_epi32(fours[0].lo, fours[1].lo),
+                                           _mm256_hadd_epi32(fours[2].lo, fours[3].lo));
+    first = U32x4(_mm256_castsi256_si128(sums));
+    second = U32x4(_mm256_extracti128_si256(sums, 1));
+}
+OCTAVO_INLINE U32x4 max_lanes(const I32x16 (&a)[4]) {
+    __m256i half[4];
+    for (int i = 0; i < 4; i++) half[i] = _mm256_max_epi32(a[i].lo, a[i].hi);
+    const auto fold = [](__m256i x, __m256i y) {
+        return _mm256_max_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
+    };
+    const __m256i x = fold(half[0], half[1]), y = fold(half[2], half[3]);
+    const __m256i of_lanes = _mm256_max_epi32(_mm256_unpacklo_epi64(x, y), _mm256_unpackhi_epi64(x, y));
+    return U32x4(_mm_max_epi32(_mm256_castsi256_si128(of_lanes), _mm256_extracti128_si256(of_lanes, 1)));
 }
 
 // acc = fma(a, b, acc), without leave to put it elsewhere: where sums fill the registers, GCC would copy

@@ -168,10 +168,35 @@ OCTAVO_INLINE F32x16 dot_bf16(F32x16 acc, I32x16 a, I32x16 b) {
 }
 #endif
 
-OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(lo.v));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16), _mm512_cvtepi32_epi8(hi.v));
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(lo.v, hi.v));
+OCTAVO_INLINE I32x16 store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    // Fours of lo and of hi take turns after packing, and each four is there twice.
+    const __m512i words = _mm512_packs_epi32(lo.v, hi.v);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13);
+    const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words, words));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(bytes));
+    const __m512i ones = _mm512_set1_epi8(1);
+#if defined(__AVX512VNNI__)
+    return {_mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, bytes)};
+#else
+    return {_mm512_madd_epi16(_mm512_maddubs_epi16(ones, bytes), _mm512_set1_epi16(1))};
+#endif
+}
+OCTAVO_INLINE void sum_halves(const I32x16 (&fours)[4], U32x4& first, U32x4& second) {
+    const auto lower = [&](int i) { return _mm512_castsi512_si256(fours[i].v); };
+    const __m256i sums =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(lower(0), lower(1)), _mm256_hadd_epi32(lower(2), lower(3)));
+    first = U32x4(_mm256_castsi256_si128(sums));
+    second = U32x4(_mm256_extracti128_si256(sums, 1));
+}
+OCTAVO_INLINE U32x4 max_lanes(const I32x16 (&a)[4]) {
+    const auto fold = [](__m512i x, __m512i y) {
+        return _mm512_max_epi32(_mm512_unpacklo_epi32(x, y), _mm512_unpackhi_epi32(x, y));
+    };
+    const __m512i x = fold(a[0].v, a[1].v), y = fold(a[2].v, a[3].v);
+    const __m512i of_lanes = _mm512_max_epi32(_mm512_unpacklo_epi64(x, y), _mm512_unpackhi_epi64(x, y));
+    const __m256i half =
+        _mm256_max_epi32(_mm512_castsi512_si256(of_lanes), _mm512_extracti64x4_epi64(of_lanes, 1));
+    return U32x4(_mm_max_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
 }
 
 OCTAVO_INLINE __m512i broadcast_4(const int8_t* p) {

@@ -241,14 +241,24 @@ OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
     std::memcpy(p, out, sizeof out);
 }
 
-OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
-    int32_t total = 0;
+OCTAVO_INLINE I32x16 store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    I32x16 fours = splat(0);
     for (int i = 0; i < 16; i++) {
-        p[i] = int8_t(lo.v[i]);
-        p[i + 16] = int8_t(hi.v[i]);
-        total += p[i] + p[i + 16];
+        fours.v[i / 4] += p[i] = int8_t(lo.v[i]);
+        fours.v[4 + i / 4] += p[i + 16] = int8_t(hi.v[i]);
     }
-    return total;
+    return fours;
+}
+OCTAVO_INLINE void sum_halves(const I32x16 (&fours)[4], U32x4& first, U32x4& second) {
+    first = second = U32x4{};
+    for (int i = 0; i < 16; i++) {
+        first[i / 4] += uint32_t(fours[i / 4].v[i % 4]);
+        second[i / 4] += uint32_t(fours[i / 4].v[4 + i % 4]);
+    }
+}
+OCTAVO_INLINE U32x4 max_lanes(const I32x16 (&a)[4]) {
+    return U32x4{uint32_t(max_lane(a[0])), uint32_t(max_lane(a[1])), uint32_t(max_lane(a[2])),
+                 uint32_t(max_lane(a[3]))};
 }
 
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {

@@ -259,15 +259,27 @@ OCTAVO_INLINE void store_int16_0213(void* p, I32x16 a) {
     }
 }
 
-OCTAVO_INLINE int32_t store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
-    const auto narrow = [](I32x16 a) {
+OCTAVO_INLINE I32x16 store_int8(int8_t* p, I32x16 lo, I32x16 hi) {
+    const auto store_half = [](int8_t* place, I32x16 a) {
         const int16x8_t front = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
         const int16x8_t back = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
-        return vcombine_s8(vmovn_s16(front), vmovn_s16(back));
+        const int8x16_t bytes = vcombine_s8(vmovn_s16(front), vmovn_s16(back));
+        vst1q_s8(place, bytes);
+        return vpaddlq_s16(vpaddlq_s8(bytes));
     };
-    vst1q_s8(p, narrow(lo));
-    vst1q_s8(p + 16, narrow(hi));
-    return sum(lo + hi);
+    return {store_half(p, lo), store_half(p + 16, hi), vdupq_n_s32(0), vdupq_n_s32(0)};
+}
+OCTAVO_INLINE void sum_halves(const I32x16 (&fours)[4], U32x4& first, U32x4& second) {
+    const auto sums = [&](int half) {
+        const int32x4_t a = vpaddq_s32(fours[0].v[half], fours[1].v[half]);
+        return U32x4(vpaddq_s32(a, vpaddq_s32(fours[2].v[half], fours[3].v[half])));
+    };
+    first = sums(0);
+    second = sums(1);
+}
+OCTAVO_INLINE U32x4 max_lanes(const I32x16 (&a)[4]) {
+    return U32x4{uint32_t(max_lane(a[0])), uint32_t(max_lane(a[1])), uint32_t(max_lane(a[2])),
+                 uint32_t(max_lane(a[3]))};
 }
 
 OCTAVO_INLINE I32x16 splat_4_bytes(const void* p) {

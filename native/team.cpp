@@ -44,18 +44,29 @@ void await_change(std::atomic<uint32_t>& value, uint32_t old) {
 
 constexpr uint32_t kClosed = 1u << 31;
 
+// Of a share that is being taken: items of one loop are fewer than 2^24, and loops than 2^40.
+constexpr int kItemBits = 24;
+constexpr uint64_t kItemMask = (uint64_t(1) << kItemBits) - 1;
+
 }  // namespace
 
 struct Team::State {
-    alignas(64) std::atomic<uint64_t> ticket{
-        0};  // number of the loop in progress, and below it the next item
-    alignas(64) std::atomic<int64_t> num_done{0};     // items of that loop that are done
-    alignas(64) std::atomic<uint32_t> loop{0};        // its number once more, to wait for
+    // How much of a worker's share of a loop is taken: the loop's number, and below it a number of items. Of
+    // an earlier loop it means that nothing is taken yet.
+    struct alignas(64) Taken {
+        std::atomic<uint64_t> value{0};
+    };
+    explicit State(int count) : taken(count) {}
+
+    std::vector<Taken> taken;
+    alignas(64) std::atomic<int64_t> num_done{0};     // items that are done of the loop in progress
+    alignas(64) std::atomic<uint32_t> loop{1};        // its number, the lower half, to wait for
     alignas(64) std::atomic<uint32_t> region{0};      // changes when a region starts, and when the team ends
     alignas(64) std::atomic<uint32_t> gate{kClosed};  // workers inside the region, and whether more may enter
     Call call = nullptr;
     void* body = nullptr;
-    uint32_t first_loop = 0;
+    uint64_t first_loop = 1;  // of the region
+    uint64_t next_loop = 1;
     std::atomic<bool> stop{false};
     std::mutex running;
     std::vector<std::thread> threads;
@@ -64,33 +75,43 @@ struct Team::State {
 Worker::Worker(Team& team, int id)
     : team_(team), id_(id), count_(team.count_), loop_(team.state_->first_loop) {}
 
-// The first of `chunk` items, or n if none is left.
-int64_t Worker::claim(int64_t n, int64_t chunk) {
-    std::atomic<uint64_t>& ticket = team_.state_->ticket;
-    uint64_t seen = ticket.load(std::memory_order_acquire);
-    for (;;) {
-        const int64_t item = seen & 0xffffffff;
-        if (uint32_t(seen >> 32) != loop_ || item >= n) return n;
-        const uint64_t next = uint64_t(loop_) << 32 | uint64_t(item + chunk < n ? item + chunk : n);
-        if (ticket.compare_exchange_weak(seen, next, std::memory_order_acq_rel, std::memory_order_acquire))
-            return item;
+// A few items of the worker's own share, or else of another's; false if all are taken.
+bool Worker::claim(int64_t n, Items& items) {
+    const int64_t chunk = n / (32 * int64_t(count_)) + 1;
+    for (int k = 0, whose = id_; k < count_; k++, whose = whose + 1 < count_ ? whose + 1 : 0) {
+        const int64_t first = n * whose / count_, size = n * (whose + 1) / count_ - first;
+        std::atomic<uint64_t>& taken = team_.state_->taken[whose].value;
+        uint64_t seen = taken.load(std::memory_order_acquire);
+        for (;;) {
+            const uint64_t loop = seen >> kItemBits;
+            const int64_t at = loop == loop_ ? int64_t(seen & kItemMask) : loop < loop_ ? 0 : size;
+            if (at >= size) break;
+            const int64_t end = at + chunk < size ? at + chunk : size;
+            if (taken.compare_exchange_weak(seen, loop_ << kItemBits | uint64_t(end),
+                                            std::memory_order_acq_rel, std::memory_order_acquire)) {
+                items = {first + at, first + end};
+                return true;
+            }
+        }
     }
+    return false;
 }
 
-// Whoever finishes the last item opens the next loop: until then none can be claimed from it.
+// Whoever finishes the last item opens the next loop: nobody comes to it before.
 void Worker::finish(int64_t count, int64_t n) {
     Team::State& state = *team_.state_;
     if (state.num_done.fetch_add(count, std::memory_order_acq_rel) + count < n) return;
     state.num_done.store(0, std::memory_order_relaxed);
-    state.ticket.store(uint64_t(loop_ + 1) << 32, std::memory_order_release);
-    state.loop.store(loop_ + 1, std::memory_order_release);
+    state.next_loop = loop_ + 1;
+    state.loop.store(uint32_t(loop_ + 1), std::memory_order_release);
     state.loop.notify_all();
 }
 
 void Worker::await_loop() {
     std::atomic<uint32_t>& loop = team_.state_->loop;
     // A late worker finds other numbers than its own, all of later loops.
-    if (loop.load(std::memory_order_acquire) == loop_) await_change(loop, loop_);
+    const uint32_t number = uint32_t(loop_);
+    if (loop.load(std::memory_order_acquire) == number) await_change(loop, number);
     loop_++;
 }
 
@@ -102,7 +123,7 @@ Team::Team(int count) : count_(count) {
 }
 
 void Team::start() {
-    state_ = std::make_unique<State>();
+    state_ = std::make_unique<State>(count_);
     owner_ = getpid();
     try {
         for (int id = 1; id < count_; id++)
@@ -146,7 +167,7 @@ void Team::run_body(Call call, void* body) {
     const std::lock_guard lock(state.running);
     state.call = call;
     state.body = body;
-    state.first_loop = state.loop.load(std::memory_order_relaxed);
+    state.first_loop = state.next_loop;
     Worker worker(*this, 0);
     if (count_ > 1) {
         state.gate.fetch_and(~kClosed, std::memory_order_acq_rel);

@@ -20,6 +20,8 @@ class Worker {
     [[gnu::always_inline]] int count() const { return count_; }
 
     // Calls f(i) for every i in [0, n), each on exactly one worker, and returns when all calls have returned.
+    // A worker has the same share of every loop, in the order of the items: so it finds in its cache what it
+    // wrote there in the loop before. When it is done it takes over from others.
     // All workers must come to the same loops in the same order, but a late one may find its loop over: what
     // it does between two loops may then read what later loops are writing, and must not matter. Which worker
     // takes which item must not change a result.
@@ -28,35 +30,30 @@ class Worker {
         if (count_ == 1) {
             for (int64_t i = 0; i < n; i++) f(i);
         } else if (n > 0) {
-            const int64_t chunk = chunk_of(n);
-            for (int64_t first; (first = claim(n, chunk)) < n;) {
-                const int64_t end = first + chunk < n ? first + chunk : n;
-                for (int64_t i = first; i < end; i++) f(i);
-                finish(end - first, n);
+            Items items{};
+            while (claim(n, items)) {
+                for (int64_t i = items.first; i < items.end; i++) f(i);
+                finish(items.end - items.first, n);
             }
             await_loop();
         }
-    }
-
-    // The item that for_each(n, ...) will probably give this worker after i: for what may be wrong, such as
-    // fetching ahead. It may be n or more.
-    [[gnu::always_inline]] int64_t likely_next(int64_t i, int64_t n) const {
-        return i + (count_ == 1 || chunk_of(n) > 1 ? 1 : count_);
     }
 
   private:
     friend class Team;
     Worker(Team& team, int id);
 
-    [[gnu::always_inline]] int64_t chunk_of(int64_t n) const { return n / (32 * int64_t(count_)) + 1; }
+    struct Items {
+        int64_t first, end;
+    };
 
-    int64_t claim(int64_t n, int64_t chunk);
+    bool claim(int64_t n, Items& items);
     void finish(int64_t count, int64_t n);
     void await_loop();
 
     Team& team_;
     int id_, count_;
-    uint32_t loop_;  // number of the loop that it comes to next
+    uint64_t loop_;  // number of the loop that it comes to next
 };
 
 // `count` workers: the calling thread and count - 1 of the team's own, which spin briefly when there is
