@@ -23,6 +23,7 @@ const Kernels OCTAVO_TABLE_OF(OCTAVO_ISA) = {
     rms_norm,
     head_norm,
     linear,
+    first_weights,
     rope_and_write,
     paged_attention,
     silu_mul,

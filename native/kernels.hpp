@@ -138,6 +138,7 @@ struct Kernels {
     void (*rms_norm)(const NormArgs&, int num_rows, Worker&);
     void (*head_norm)(const HeadNormArgs&, int num_rows, Worker&);
     void (*linear)(const LinearArgs&, Worker&);
+    const uint8_t* (*first_weights)(const LinearArgs&, const Worker&);
     void (*rope_and_write)(const RopeWriteArgs&, const StepView&, Worker&);
     void (*paged_attention)(const AttentionArgs&, const StepView&, Worker&);
     void (*silu_mul)(const SiluMulArgs&, int num_rows, Worker&);

@@ -69,6 +69,23 @@ OCTAVO_INLINE Split split_of(const LinearArgs& args, const Segment& segment, int
     return split;
 }
 
+// The weights that a worker's share of a layer begins with, or null.
+inline const uint8_t* first_weights(const LinearArgs& args, const Worker& worker) {
+    const PackedLinear& layer = *args.weight;
+    const auto split = [&](const Segment& segment) { return split_of(args, segment, worker.count()); };
+    int64_t num_items = 0;
+    for (int s = 0; s < layer.num_segments; s++) num_items += split(layer.segments[s]).num_items;
+    int64_t i = num_items * worker.id() / worker.count();
+    for (int s = 0; s < layer.num_segments; s++) {
+        const Segment& segment = layer.segments[s];
+        const Split by = split(segment);
+        if (i < by.num_items)
+            return segment.tiles + by.place(i, worker.count()).panels * by.panels * segment.tile_bytes;
+        i -= by.num_items;
+    }
+    return nullptr;
+}
+
 // The input quantized, by all workers together or by each for itself.
 OCTAVO_INLINE QuantizedGroup* quantize_input(const LinearArgs& args, Worker& worker) {
     auto* groups = static_cast<QuantizedGroup*>(args.scratch);

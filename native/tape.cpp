@@ -24,6 +24,10 @@ Overloaded(F...) -> Overloaded<F...>;
 
 constexpr size_t kAlignment = 64;
 
+// In a step of few tokens, layers are bound by reading weights: the first ones are fetched in the layer
+// before.
+constexpr int kFewTokens = 16, kIdleBytes = 16 << 10;
+
 }  // namespace
 
 void Tape::FreeAligned::operator()(void* p) const { ::operator delete[](p, std::align_val_t(kAlignment)); }
@@ -315,6 +319,17 @@ void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::t
         return Rows{value.buffer == Value::kOutput ? output : buffers_[value.buffer].get(), value.width};
     };
     const auto count = [&](const Value& value) { return value.selected ? step.num_logits : step.num_tokens; };
+    const auto linear_args = [&](const Linear& op) {
+        return LinearArgs{op.weight.get(),
+                          op.prologue,
+                          rows(op.in),
+                          rows(op.out),
+                          op.has_residual ? rows(op.residual).data : nullptr,
+                          count(op.in),
+                          op.quantize_input,
+                          scratch_.get(),
+                          scratch_bytes_};
+    };
     const Overloaded perform = {
         [&](const Embed& op) {
             kernels_.embed({op.table.encoding, op.table.table, row_bytes(op.table.encoding, op.table.width),
@@ -329,12 +344,7 @@ void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::t
                 {rows(op.in), rows(op.out), op.weight, op.eps, op.first_head, op.num_heads, op.head_dim},
                 count(op.in), worker);
         },
-        [&](const Linear& op) {
-            kernels_.linear({op.weight.get(), op.prologue, rows(op.in), rows(op.out),
-                             op.has_residual ? rows(op.residual).data : nullptr, count(op.in),
-                             op.quantize_input, scratch_.get(), scratch_bytes_},
-                            worker);
-        },
+        [&](const Linear& op) { kernels_.linear(linear_args(op), worker); },
         [&](const RopeWrite& op) {
             kernels_.rope_and_write({window(op.layer), rows(op.qkv), rows(op.out), cache_.cos, cache_.sin,
                                      cache_.num_heads, cache_.rotary_dim},
@@ -356,13 +366,19 @@ void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::t
             });
         },
     };
-    if (!ends) {
-        for (const Op& op : ops_) std::visit(perform, op);
-        return;
-    }
+    const Op *next = ops_.data(), *end = next + ops_.size();
     for (const Op& op : ops_) {
+        if (step.num_tokens <= kFewTokens && next <= &op) {
+            while (++next < end && !std::holds_alternative<Linear>(*next)) {
+            }
+            if (next < end)
+                worker.fetch_when_idle(kernels_.first_weights(linear_args(std::get<Linear>(*next)), worker),
+                                       kIdleBytes);
+            else
+                worker.fetch_when_idle(nullptr, 0);
+        }
         std::visit(perform, op);
-        *ends++ = Clock::now();
+        if (ends) *ends++ = Clock::now();
     }
 }
 

@@ -35,8 +35,15 @@ class Worker {
                 for (int64_t i = items.first; i < items.end; i++) f(i);
                 finish(items.end - items.first, n);
             }
+            for (int64_t i = 0; i < idle_bytes_; i += 64) __builtin_prefetch(idle_data_ + i, 0, 2);
             await_loop();
         }
+    }
+
+    // What to fetch into the second-level cache at the end of a loop, while others may still be busy.
+    void fetch_when_idle(const uint8_t* data, int64_t num_bytes) {
+        idle_data_ = data;
+        idle_bytes_ = num_bytes;
     }
 
   private:
@@ -53,6 +60,8 @@ class Worker {
 
     Team& team_;
     int id_, count_;
+    const uint8_t* idle_data_ = nullptr;
+    int64_t idle_bytes_ = 0;
     uint64_t loop_;  // number of the loop that it comes to next
 };
 
