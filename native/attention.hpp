@@ -31,8 +31,6 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kTileOctets = kTileTokens / 8;
 constexpr int kTilesPerPartition = kPartitionTokens / kTileTokens;
 
-OCTAVO_INLINE int smaller(int a, int b) { return a < b ? a : b; }
-OCTAVO_INLINE int larger(int a, int b) { return a > b ? a : b; }
 
 // Oldest position that one at `position` sees.
 OCTAVO_INLINE int first_key(int position, int sliding_window) {

@@ -12,10 +12,12 @@ namespace {
 // Dimension i turns with i + half; from 2 * half on they are copied. `out` may be `in`.
 inline void rotate_head(const float* in, float* out, const float* cos, const float* sin, int half,
                         int head_dim) {
-    for (int i = 0; i < half; ++i) {
-        const float first = in[i], second = in[i + half];
-        out[i] = first * cos[i] - second * sin[i];
-        out[i + half] = second * cos[i] + first * sin[i];
+    for (int i = 0; i < half; i += 16) {
+        const int n = smaller(half - i, 16);
+        const F32x16 first = load_first(in + i, n), second = load_first(in + half + i, n);
+        const F32x16 c = load_first(cos + i, n), s = load_first(sin + i, n);
+        store_first(out + i, first * c - second * s, n);
+        store_first(out + half + i, second * c + first * s, n);
     }
     if (out != in) std::memcpy(out + 2 * half, in + 2 * half, (head_dim - 2 * half) * sizeof(float));
 }

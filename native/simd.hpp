@@ -77,6 +77,9 @@ namespace {
 
 constexpr int kLanes = 16;
 
+OCTAVO_INLINE int smaller(int a, int b) { return a < b ? a : b; }
+OCTAVO_INLINE int larger(int a, int b) { return a > b ? a : b; }
+
 OCTAVO_INLINE void prefetch_l1(const void* p) { __builtin_prefetch(p, 0, 3); }
 OCTAVO_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 

@@ -14,7 +14,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = true;
-constexpr int kDotRows = 8, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
+constexpr int kDotRows = 4, kDotPanels = 2, kFloatRows = 4, kFloatPanels = 4;
 constexpr int kFloatInputBytes = 1 << 20;
 constexpr int kNumVectors = 32;  // that the registers hold
 constexpr bool kHasByteDot = true;
