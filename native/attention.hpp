@@ -31,7 +31,6 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kTileOctets = kTileTokens / 8;
 constexpr int kTilesPerPartition = kPartitionTokens / kTileTokens;
 
-
 // Oldest position that one at `position` sees.
 OCTAVO_INLINE int first_key(int position, int sliding_window) {
     return sliding_window ? larger(0, position - sliding_window + 1) : 0;

@@ -141,7 +141,8 @@ NB_MODULE(_native, m) {
     nb::class_<PackedLinear>(m, "PackedLinear")
         .def_ro("num_inputs", &PackedLinear::num_inputs)
         .def_ro("num_outputs", &PackedLinear::num_outputs)
-        .def_prop_ro("all_quantized", &PackedLinear::all_quantized);
+        .def_prop_ro("all_quantized", &PackedLinear::all_quantized)
+        .def_prop_ro("all_bf16", &PackedLinear::all_bf16);
 
     nb::class_<WeightMemory>(m, "WeightMemory").def(nb::init<>());
 

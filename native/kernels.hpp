@@ -96,7 +96,8 @@ struct LinearArgs {
     Rows in, out;
     const float* residual;  // same shape as out, or null
     int num_rows;
-    bool quantize_input;  // int8 per 32 where the weight is int4 or int8
+    bool quantize_input;  // int8 per 32 where the weight is int4 or int8; bfloat16 where it is, and pairs are
+                          // multiplied
     void* scratch;        // linear_scratch_bytes(...), the same for all layers of a step
     int64_t scratch_bytes;
 };

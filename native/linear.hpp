@@ -4,13 +4,21 @@
 // company.
 #pragma once
 
+#include "linear_bf16.hpp"
 #include "linear_float.hpp"
 #include "linear_int8.hpp"
 
 namespace octavo {
 namespace {
 
+// Whether a layer sees its input rounded to bfloat16.
+OCTAVO_INLINE bool rounds_input(const LinearArgs& args) {
+    return kHasBf16Dot && args.quantize_input && args.weight->all_bf16();
+}
+
 inline void linear_item(const LinearArgs& args, const LinearItem& item) {
+    if constexpr (kHasBf16Dot)
+        if (item.rounded.data) return pair_item(args, item);
     with_encoding(item.segment->encoding, [&](auto encoding) {
         // What is packed as another never comes here.
         if constexpr (packed_as(encoding.value) == encoding.value) {
@@ -54,16 +62,18 @@ struct Split {
 OCTAVO_INLINE Split split_of(const LinearArgs& args, const Segment& segment, int num_workers) {
     Split split;
     split.rows = kRowBlock;
+    const bool rounded = rounds_input(args);
     if (!args.quantize_input || !segment.is_quantized()) {
-        const int64_t fitting = kFloatInputBytes / (4 * args.weight->num_inputs) / 12 * 12;
-        split.rows = int(fitting < 12 ? 12 : fitting < kRowBlock ? fitting : kRowBlock);
+        const int64_t fitting = kFloatInputBytes / ((rounded ? 2 : 4) * args.weight->num_inputs) / 12 * 12;
+        const int most = rounded ? 8 * 12 : kRowBlock;
+        split.rows = int(fitting < 12 ? 12 : fitting < most ? fitting : most);
     }
     split.row_blocks = divide_up(args.num_rows, split.rows);
     const bool few = args.num_rows < kRowBlock / 2;
     const int64_t fair =
         divide_up(segment.num_panels * split.row_blocks, (few ? 4 : 16) * int64_t(num_workers));
     const int64_t most = divide_up(few ? 256 << 10 : 1 << 20, segment.tile_bytes);
-    const int64_t together = segment.is_quantized() ? kDotPanels : kFloatPanels;
+    const int64_t together = rounded ? kPairPanels : segment.is_quantized() ? kDotPanels : kFloatPanels;
     split.panels = divide_up(fair < most ? fair : most, together) * together;
     split.num_items = divide_up(segment.num_panels, split.panels) * split.row_blocks;
     return split;
@@ -86,23 +96,35 @@ inline const uint8_t* first_weights(const LinearArgs& args, const Worker& worker
     return nullptr;
 }
 
-// The input quantized, by all workers together or by each for itself.
-OCTAVO_INLINE QuantizedGroup* quantize_input(const LinearArgs& args, Worker& worker) {
-    auto* groups = static_cast<QuantizedGroup*>(args.scratch);
+// A row of the input after the other made what the dot products read, by all workers together or by each for
+// itself. Returns where they lie.
+template <class Input>
+OCTAVO_INLINE uint8_t* prepare_input(const LinearArgs& args, Worker& worker, Input&& prepare_row) {
+    auto* place = static_cast<uint8_t*>(args.scratch);
     if (args.num_rows > kFewRows) {
-        worker.for_each(args.num_rows, [&](int64_t r) { quantize_row(args, r, groups); });
+        worker.for_each(args.num_rows, [&](int64_t r) { prepare_row(place, r); });
     } else {
         // A late worker may still be at an earlier layer, of another width: its place must not depend on it.
-        groups += worker.id() * (args.scratch_bytes / int64_t(sizeof(QuantizedGroup)) / worker.count());
-        for (int r = 0; r < args.num_rows; r++) quantize_row(args, r, groups);
+        place += worker.id() * (args.scratch_bytes / 64 / worker.count() * 64);
+        for (int r = 0; r < args.num_rows; r++) prepare_row(place, r);
     }
-    return groups;
+    return place;
 }
+
+OCTAVO_INLINE QuantizedGroup* as_groups(uint8_t* place) { return reinterpret_cast<QuantizedGroup*>(place); }
 
 inline void linear(const LinearArgs& args, Worker& worker) {
     if (args.num_rows == 0) return;  // a step whose tokens' logits nobody wants
     const PackedLinear& layer = *args.weight;
-    QuantizedGroup* groups = args.quantize_input ? quantize_input(args, worker) : nullptr;
+    QuantizedGroup* groups = nullptr;
+    RoundedRows rounded = {};
+    if (rounds_input(args))
+        rounded = rounded_rows(args, prepare_input(args, worker, [&](uint8_t* place, int64_t r) {
+                                   round_row(args, r, rounded_rows(args, place));
+                               }));
+    else if (args.quantize_input && layer.any_quantized())
+        groups = as_groups(prepare_input(
+            args, worker, [&](uint8_t* place, int64_t r) { quantize_row(args, r, as_groups(place)); }));
     const auto split = [&](const Segment& segment) { return split_of(args, segment, worker.count()); };
     int64_t num_items = 0;
     for (int s = 0; s < layer.num_segments; s++) num_items += split(layer.segments[s]).num_items;
@@ -115,7 +137,7 @@ inline void linear(const LinearArgs& args, Worker& worker) {
         const int64_t end = first + by.panels < segment->num_panels ? first + by.panels : segment->num_panels;
         const int row = int(row_block) * by.rows;
         const int end_row = row + by.rows < args.num_rows ? row + by.rows : args.num_rows;
-        linear_item(args, {segment, row_groups(args, groups, row), first, end, row, end_row});
+        linear_item(args, {segment, row_groups(args, groups, row), rounded, first, end, row, end_row});
     });
 }
 

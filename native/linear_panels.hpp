@@ -12,10 +12,19 @@
 namespace octavo {
 namespace {
 
+// A layer's input rounded to bfloat16, each row filled up with zeros.
+struct RoundedRows {
+    uint16_t* data;
+    int64_t width;  // a multiple of 32
+
+    OCTAVO_INLINE uint16_t* row(int64_t i) const { return data + i * width; }
+};
+
 // Rows [first_row, end_row) of the layer's input, and panels [first_panel, end_panel) of a segment.
 struct LinearItem {
     const Segment* segment;
-    RowGroups groups;  // of the rows, if the input is quantized
+    RowGroups groups;     // of these rows, if the input is quantized
+    RoundedRows rounded;  // of all rows, if the input is rounded to bfloat16
     int64_t first_panel, end_panel;
     int first_row, end_row;
 };

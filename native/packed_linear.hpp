@@ -29,6 +29,11 @@ struct PackedLinear {
             if (segments[s].is_quantized()) return true;
         return false;
     }
+    [[gnu::always_inline]] inline bool all_bf16() const {
+        for (int s = 0; s < num_segments; s++)
+            if (segments[s].encoding != Encoding::BF16) return false;
+        return true;
+    }
     [[gnu::always_inline]] inline bool all_quantized() const {
         for (int s = 0; s < num_segments; s++)
             if (!segments[s].is_quantized()) return false;
@@ -50,10 +55,11 @@ struct alignas(64) QuantizedGroup {
 // Up to this many rows, each worker quantizes the input for itself: sooner done than waiting for each other.
 constexpr int kFewRows = 2;
 
-// For the quantized input of a layer.
+// For the input of a layer in int8, or in bfloat16, which takes as much.
 constexpr int64_t linear_scratch_bytes(int64_t max_rows, int64_t num_inputs, int num_workers) {
     const int64_t few_rows = int64_t(kFewRows) * num_workers;
-    return (max_rows > few_rows ? max_rows : few_rows) * (num_inputs / 32) * int64_t(sizeof(QuantizedGroup));
+    return (max_rows > few_rows ? max_rows : few_rows) * ((num_inputs + 31) / 32) *
+           int64_t(sizeof(QuantizedGroup));
 }
 
 }  // namespace octavo

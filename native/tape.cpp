@@ -118,7 +118,7 @@ void Tape::linear(Value in, Prologue prologue, std::shared_ptr<PackedLinear> wei
     expect_width(in, weight->num_inputs * (prologue.kind == Prologue::SiluMul ? 2 : 1), "linear input");
     expect_width(out, weight->num_outputs, "linear output");
     if (residual) expect_width(*residual, out.width, "linear residual");
-    quantize_input &= weight->any_quantized();
+    quantize_input &= weight->any_quantized() || weight->all_bf16();
     if (prologue.kind != Prologue::None && !(quantize_input && weight->all_quantized()))
         refuse("linear: a prologue needs a quantized input for all weights");
     if (prologue.kind != Prologue::None && in.buffer == out.buffer)

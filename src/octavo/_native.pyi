@@ -35,6 +35,9 @@ class PackedLinear:
     @property
     def all_quantized(self) -> bool:
         """All of its weights are int4 or int8."""
+    @property
+    def all_bf16(self) -> bool:
+        """All of its weights are bfloat16."""
 
 class WeightMemory:
     """Where packed weights lie: large mappings, on huge pages where the system has them.

@@ -78,7 +78,24 @@ def test_matches_float64(isa: str, encoding: Encoding, activations: Activations)
             check(apply(backend, x, [weight]), seen, values)
 
 
-@pytest.mark.parametrize(("encoding", "activations"), CASES)
+def test_bfloat16_weights_may_see_a_rounded_input(isa: str) -> None:
+    """By default the input is rounded to nearest even where the instruction set multiplies pairs."""
+    rng = np.random.default_rng(11)
+    backend = CpuBackend(2, isa=isa)
+    for n, k in shapes_of("BF16"):
+        weight, values = random_tensor(rng, "BF16", n, k)
+        for rows in ROWS if k < 1536 else (1, 5):
+            x = inputs(rng, rows, k)
+            bits = x.view(np.uint32)
+            even = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+            got = apply(backend, x, [weight])
+            seen = even if isa.endswith("bf16") else x
+            check(got, seen.astype(np.float64), values)
+            kept = apply(CpuBackend(2, "int8", isa=isa), x, [weight])
+            np.testing.assert_array_equal(kept, apply(CpuBackend(2, "float32", isa=isa), x, [weight]))
+
+
+@pytest.mark.parametrize(("encoding", "activations"), [*CASES, ("BF16", "auto")])
 def test_a_row_is_the_same_in_any_company_and_with_any_threads(
     isa: str, encoding: Encoding, activations: Activations
 ) -> None:

@@ -62,8 +62,9 @@ class CpuBackend:
 
     Args:
         threads: workers of the team, or None for the cores this process may use.
-        activations: "int8" quantizes the input of int4 and int8 layers per 32 values, "float32" does not;
-            "auto" is "int8".
+        activations: "int8" quantizes the input of int4 and int8 layers per 32 values, "float32" does not.
+            "auto" does, and rounds the input of bfloat16 layers to bfloat16 where the instruction set multiplies
+            pairs of them (those named ``*_bf16``).
         isa: instruction set of the kernels, one of ``_native.available_isas()``, or None for the best one
             (or what OCTAVO_ISA in the environment names).
 
@@ -91,7 +92,7 @@ class CpuBackend:
             raise InvalidConfig(
                 f"threads={shown(threads)}: must be from 1 to {limit}; {cores} cores are usable here"
             )
-        self._quantize_inputs = activations != "float32"
+        self._activations = activations
         self.team = _native.Team(self.threads)
         self._memory = _native.WeightMemory()
 
@@ -107,7 +108,8 @@ class CpuBackend:
                 for i, w in enumerate(weights)
             ],
         )
-        return Linear(packed, self._quantize_inputs)
+        kept = self._activations == "float32" or (self._activations == "int8" and packed.all_bf16)
+        return Linear(packed, quantize_input=not kept)
 
     def load_embedding(self, table: WeightTensor) -> Weight:
         """Refer to the table's own bytes."""

@@ -33,8 +33,9 @@ class EngineConfig:
         kv_memory_bytes: bytes of the KV pool, or None to choose from what the machine has free.
         kv_dtype: element type of K and V; "auto" is bfloat16, float16 is finer but ends at 65504, "int8" has
             a scale per token and head.
-        activations: how linear layers see their input. "auto" quantizes it to int8 per 32 values where
-            the weights are int4 or int8 and keeps float32 elsewhere; "float32" never quantizes.
+        activations: how linear layers see their input. "int8" quantizes it to int8 per 32 values where
+            the weights are int4 or int8 and keeps float32 elsewhere; "auto" also rounds it to bfloat16 where
+            the weights are, if the processor multiplies pairs of them; "float32" keeps it everywhere.
         prefix_cache: reuse the blocks of equal prompt prefixes.
         max_num_seqs: sequences that may run at once (rows), at most 65,536.
         max_step_tokens: token budget of one step, over all sequences, at most 65,536.

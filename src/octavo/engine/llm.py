@@ -114,7 +114,8 @@ class LLM:
         kv_memory: size of the KV pool in bytes or as text such as "4GiB"; None takes a share of what is free.
         kv_dtype: "auto" (bfloat16), "bfloat16", "float16", "float32", or "int8", which holds nearly twice the
             tokens.
-        activations: "auto" (int8 where the weights are quantized), "int8" or "float32".
+        activations: "auto" (int8 where the weights are quantized; bfloat16 where they are, on processors that
+            multiply pairs of them), "int8" (only the former) or "float32".
         prefix_cache: reuse the KV of equal beginnings.
         max_num_seqs: requests that run at once; more wait their turn.
         max_step_tokens: tokens computed per step at most.
