@@ -130,15 +130,15 @@ void AttentionPlan::build(const StepView& step) {
     deal();
 }
 
-// The most expensive ones first, and as many of them to each worker: each takes its share of the list in
-// order, and what is left at the end is cheap.
+// Each worker's share keeps the tokens of the same rows that the layers before and after give it, and begins
+// with the most expensive items, so that what is left for others at the end is cheap.
 void AttentionPlan::deal() {
-    std::stable_sort(items_.begin(), items_.end(),
-                     [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
-    sorted_.swap(items_);
-    items_.clear();
+    const auto first_of = [&](int64_t worker) {
+        return items_.begin() + static_cast<int64_t>(items_.size()) * worker / num_workers_;
+    };
     for (int worker = 0; worker < num_workers_; ++worker)
-        for (size_t i = worker; i < sorted_.size(); i += num_workers_) items_.push_back(sorted_[i]);
+        std::stable_sort(first_of(worker), first_of(worker + 1),
+                         [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
 }
 
 // Order of two rows of the step by the blocks that hold a partition of theirs.

@@ -102,7 +102,7 @@ class AttentionPlan {
     int num_heads_, group_, item_tokens_, num_kv_heads_, head_dim_, block_size_, sliding_window_,
         num_workers_;
     std::vector<int> tables_;  // that lead to the layers' tiles
-    std::vector<AttentionItem> items_, sorted_;
+    std::vector<AttentionItem> items_;
     std::vector<AttentionMerge> merges_;
     std::vector<int32_t> tokens_;
     std::vector<int64_t> partial_of_zero_;
