@@ -159,9 +159,6 @@ void circle(float t, float& cos, float& sin) {
 
 constexpr KVDtype kDtypes[] = {KVDtype::F32, KVDtype::BF16, KVDtype::INT8};
 
-// Where bfloat16 is multiplied in pairs, queries and weights are rounded to it.
-bool is_paired(const std::string& isa) { return isa.ends_with("bf16"); }
-
 struct Shape {
     int num_heads, num_kv_heads, head_dim, sliding_window;
 };

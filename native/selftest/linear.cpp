@@ -82,12 +82,14 @@ void test_layer(Report& report, const std::string& name, const Layer& layer, boo
     const auto packed = layer.pack(2);
     report.compare(
         name + (quantize ? ", reduced input, " : ", ") + std::to_string(num_rows) + " rows",
-        layer.apply(x, num_rows, quantize), within(2e-6), [&](const Kernels& kernels, int num_threads) {
+        layer.apply(x, num_rows, quantize), within(2e-6),
+        [&](const Kernels& kernels, int num_threads) {
             return run(kernels, num_threads, no_cache(), step_without_cache(num_rows),
                        float_matrix(x, kInputs), layer.num_outputs(), [&](Tape& tape, Value in, Value out) {
                            tape.linear(in, {}, packed, quantize, nullptr, out);
                        });
-        });
+        },
+        [&](const std::string& isa) { return quantize && is_bf16 && is_paired(isa); });
 }
 
 // A prologue and a residual, against the same operations one by one.

@@ -51,6 +51,10 @@ inline constexpr Encoding kEncodings[] = {Encoding::F32,  Encoding::F16,  Encodi
 const char* name_of(Encoding encoding);
 const char* name_of(KVDtype dtype);
 
+// Whether an instruction set multiplies pairs of bfloat16: then what meets weights, K or V of it is rounded
+// to it.
+bool is_paired(const std::string& isa);
+
 struct RowWork {
     int row, context_len, num_tokens;
 };

@@ -45,6 +45,8 @@ const char* name_of(Encoding encoding) {
     return names[int(encoding)];
 }
 
+bool is_paired(const std::string& isa) { return isa.ends_with("bf16"); }
+
 const char* name_of(KVDtype dtype) {
     return dtype == KVDtype::F32 ? "float32" : dtype == KVDtype::BF16 ? "bfloat16" : "int8";
 }
