@@ -81,6 +81,7 @@ OCTAVO_INLINE Split split_of(const LinearArgs& args, const Segment& segment, int
 
 // The weights that a worker's share of a layer begins with, or null.
 inline const uint8_t* first_weights(const LinearArgs& args, const Worker& worker) {
+    if (args.num_rows == 0) return nullptr;
     const PackedLinear& layer = *args.weight;
     const auto split = [&](const Segment& segment) { return split_of(args, segment, worker.count()); };
     int64_t num_items = 0;

@@ -366,17 +366,16 @@ void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::t
             });
         },
     };
-    const Op *next = ops_.data(), *end = next + ops_.size();
-    for (const Op& op : ops_) {
-        if (step.num_tokens <= kFewTokens && next <= &op) {
-            while (++next < end && !std::holds_alternative<Linear>(*next)) {
-            }
-            if (next < end)
-                worker.fetch_when_idle(kernels_.first_weights(linear_args(std::get<Linear>(*next)), worker),
-                                       kIdleBytes);
-            else
-                worker.fetch_when_idle(nullptr, 0);
+    const Op* end = ops_.data() + ops_.size();
+    const auto fetch_weights_behind = [&](const Op* op) {
+        while (++op < end && !std::holds_alternative<Linear>(*op)) {
         }
+        worker.fetch_when_idle(
+            op < end ? kernels_.first_weights(linear_args(std::get<Linear>(*op)), worker) : nullptr,
+            kIdleBytes);
+    };
+    for (const Op& op : ops_) {
+        if (step.num_tokens <= kFewTokens) fetch_weights_behind(&op);
         std::visit(perform, op);
         if (ends) *ends++ = Clock::now();
     }
