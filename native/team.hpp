@@ -40,7 +40,8 @@ class Worker {
         }
     }
 
-    // What to fetch into the second-level cache at the end of each loop, while others may still be busy; or null.
+    // What to fetch into the second-level cache at the end of each loop, while others may still be busy; or
+    // null.
     void fetch_when_idle(const uint8_t* data, int64_t num_bytes) {
         idle_data_ = data;
         idle_bytes_ = data ? num_bytes : 0;

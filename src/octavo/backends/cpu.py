@@ -63,8 +63,8 @@ class CpuBackend:
     Args:
         threads: workers of the team, or None for the cores this process may use.
         activations: "int8" quantizes the input of int4 and int8 layers per 32 values, "float32" does not.
-            "auto" does, and rounds the input of bfloat16 layers to bfloat16 where the instruction set multiplies
-            pairs of them (those named ``*_bf16``).
+            "auto" does, and rounds the input of bfloat16 layers to bfloat16 where the instruction set
+            multiplies pairs of them (those named ``*_bf16``).
         isa: instruction set of the kernels, one of ``_native.available_isas()``, or None for the best one
             (or what OCTAVO_ISA in the environment names).
 
