@@ -25,7 +25,7 @@ _MAX_TURNS = 16
 _MAX_BUFFER_BYTES = 64 << 20
 _MAX_LM_HEAD_ROWS = 64  # logits of a step are of a token per sequence
 _CHECKED_ROWS, _CHECKED_OUTPUTS = 8, 96
-_FLOAT_TOLERANCE, _INT8_TOLERANCE = 1e-5, 0.02
+_TOLERANCES = {"int8": 0.02, "bfloat16": 0.005, "float32": 1e-5}  # of inputs that may be rounded to these
 
 
 def linear_cases(
@@ -99,7 +99,7 @@ def _case(backend: CpuBackend, layer: _Layer, x: F32) -> Case:
             "rows": num_rows,
         },
         check=lambda: _error(_program(backend, x, handles[:1])(step), x, tensor),
-        tolerance=_INT8_TOLERANCE if size.arithmetic == "int8" else _FLOAT_TOLERANCE,
+        tolerance=_TOLERANCES[size.arithmetic],
         run=rotation.run,
         working_set=num_turns * num_ops * size.num_bytes,
         streamed_bytes=size.num_bytes,
