@@ -9,6 +9,7 @@ from toy import EOS, VOCAB, ToyDetokenizer, ToyEngine, random_prompts, toy_greed
 from octavo.core.errors import EngineFailed, InvalidRequest
 from octavo.core.sampling import SamplingParams
 from octavo.engine.beam import BeamParams, BeamSearch
+from octavo.scheduling.admission import MAX_PREEMPTIONS
 
 
 def toy_logprobs(tokens: list[int]) -> np.ndarray:
@@ -75,16 +76,83 @@ def test_more_beams_than_rows(rows, prefix_cache):
     assert [o.token_ids for o in generation.output().outputs] == [h.token_ids for h in right]
 
 
+@pytest.mark.parametrize("rows", [2, 3])
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_beams_without_a_row_keep_their_blocks(rows, prefix_cache):
+    prompt = list(range(20))
+    toy = ToyEngine(max_num_seqs=rows, prefix_cache=prefix_cache)
+    generation = submit(toy, prompt, n=8, max_tokens=12, ignore_eos=True)
+    toy.run(generation)
+    right = searched(prompt, width=8, max_tokens=12, stop_ids=())
+    assert [o.token_ids for o in generation.output().outputs] == [h.token_ids for h in right]
+    assert sum(toy.model.step_sizes) == 20 + 11 * 8  # nothing is computed twice
+    assert max(toy.model.step_sizes[1:]) <= rows
+    assert generation.output().metrics.num_preemptions == 0
+    assert toy.scheduler.stats().num_preemptions == 0
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_beams_leave_rows_to_others(rows):
+    """A search never takes the row of a request that has something to compute."""
+    toy = ToyEngine(max_num_seqs=rows)
+    search = submit(toy, [7, 3], n=8, max_tokens=12, ignore_eos=True)
+    others = [toy.submit([i], max_tokens=20, ignore_eos=True) for i in range(rows - 1)]
+    while not others[0].request.num_output_tokens:
+        toy.step()
+    while not others[0].finished:
+        before = others[0].request.num_output_tokens
+        toy.step()
+        assert others[0].request.num_output_tokens == before + 1
+    assert toy.run(*others) == [toy_greedy([i], 20) for i in range(rows - 1)]
+    right = searched([7, 3], width=8, max_tokens=12, stop_ids=())
+    assert [o.token_ids for o in search.output().outputs] == [h.token_ids for h in right]
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("prompt_len", [7, 8, 9, 20])
+@pytest.mark.parametrize("max_tokens", [2, 9, 12])
+def test_a_pool_that_just_holds_a_search(prefix_cache, prompt_len, max_tokens):
+    """With a block less it is refused with the numbers; with these it runs, in the company of others too."""
+    width, size = 4, 8
+    most = -(-(prompt_len + max_tokens - 1) // size)
+    shared = prompt_len // size if prefix_cache else 0
+    needed = shared + width * (most - shared)
+    prompt = list(range(prompt_len))
+    params = {"n": width, "max_tokens": max_tokens, "ignore_eos": True}
+    toy = ToyEngine(num_blocks=needed, prefix_cache=prefix_cache)
+    message = (
+        f"{width} beams of up to {prompt_len + max_tokens} tokens need {needed} KV blocks, "
+        f"the pool has {needed - 1}"
+        if needed > most
+        else f"need {needed} KV blocks, the pool has {needed - 1}"
+    )
+    with pytest.raises(InvalidRequest, match=message):
+        submit(toy, prompt, **params)
+    toy = ToyEngine(num_blocks=needed + 1, prefix_cache=prefix_cache)
+    generations = [submit(toy, prompt[::-1], **params) for _ in range(3)]
+    others = [toy.submit([i, 1], max_tokens=min(9, 8 * needed - 2), ignore_eos=True) for i in range(3)]
+    toy.run(*generations)
+    right = searched(prompt[::-1], width=width, max_tokens=max_tokens, stop_ids=())
+    for generation in generations:
+        assert [o.token_ids for o in generation.output().outputs] == [h.token_ids for h in right]
+    metrics = [g.output().metrics.num_preemptions for g in (*generations, *others)]
+    assert max(metrics) <= MAX_PREEMPTIONS
+    assert sum(metrics) == toy.scheduler.stats().num_preemptions
+
+
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("budget", [2, 5, 64])
 def test_beams_in_company_in_a_small_pool(prefix_cache, budget):
     prompts = random_prompts(6, seed=4, longest=20)
-    toy = ToyEngine(num_blocks=22, max_num_seqs=7, prefix_cache=prefix_cache, max_step_tokens=budget)
-    generations = [submit(toy, p, n=3, max_tokens=14) for p in prompts]
+    toy = ToyEngine(num_blocks=24, max_num_seqs=7, prefix_cache=prefix_cache, max_step_tokens=budget)
+    generations = [submit(toy, p, n=3, max_tokens=28, ignore_eos=True) for p in prompts]
     toy.run(*generations)
     for prompt, generation in zip(prompts, generations, strict=True):
-        right = searched(prompt, width=3, max_tokens=14)
+        right = searched(prompt, width=3, max_tokens=28, stop_ids=())
         assert [o.token_ids for o in generation.output().outputs] == [h.token_ids for h in right]
+    preemptions = [g.output().metrics.num_preemptions for g in generations]
+    assert sum(preemptions) == toy.scheduler.stats().num_preemptions
+    assert max(preemptions) <= MAX_PREEMPTIONS
 
 
 def test_no_prompt_is_computed_again():

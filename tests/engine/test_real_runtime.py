@@ -63,6 +63,17 @@ def test_beams_equal_transformers(tiny_directory, name, width, penalty, early):
             assert completion.cumulative_logprob / length**penalty == pytest.approx(score, abs=1e-4)
 
 
+def test_more_beams_than_rows(smollm2_path, llm):
+    params = SamplingParams(use_beam_search=True, n=8, max_tokens=16)
+    prompts = ["The capital of France is", "Once upon a time"]
+    right = [o.outputs for o in llm.generate(prompts, params)]
+    with LLM(smollm2_path, kv_memory="256MiB", max_num_seqs=3) as narrow:
+        outputs = narrow.generate(prompts, params)
+        assert narrow.engine.scheduler.stats().num_preemptions == 0
+        assert narrow.memory().stats.used_blocks == 0
+    assert [o.outputs for o in outputs] == right
+
+
 # Structured output
 
 PERSON = {

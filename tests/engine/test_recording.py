@@ -16,7 +16,7 @@ from octavo.scheduling.recording import CorruptRecording, replay
 def record(path: Path, *, seed: int = 1, **options) -> ToyEngine:
     """Everything there is: forks, beams, drafts, priorities, preemption, aborts, stops, failures."""
     rng = np.random.default_rng(seed)
-    toy = ToyEngine(num_blocks=30, max_num_seqs=6, max_step_tokens=24, record=path, **options)
+    toy = ToyEngine(**{"num_blocks": 30, "max_num_seqs": 6, "max_step_tokens": 24, **options}, record=path)
     generations = []
     for i, prompt in enumerate(random_prompts(14, seed=seed, longest=30)):
         params = {
@@ -41,7 +41,14 @@ def record(path: Path, *, seed: int = 1, **options) -> ToyEngine:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    "options", [{}, {"scheduling": "priority"}, {"speculative": "ngram"}, {"prefix_cache": False}]
+    "options",
+    [
+        {},
+        {"scheduling": "priority"},
+        {"speculative": "ngram"},
+        {"prefix_cache": False},
+        {"max_num_seqs": 2, "num_blocks": 24},
+    ],
 )
 def test_replay_decides_the_same(tmp_path, seed, options):
     toy = record(tmp_path / "log", seed=seed, **options)

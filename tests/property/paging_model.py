@@ -87,6 +87,12 @@ class PagingModel:
         self._check()
         return twin
 
+    def change_row(self, seq: int) -> None:
+        """The sequence goes on in a row that knows nothing of it."""
+        self.kv.retell(seq)
+        self.rows[seq] = [{} for _ in self.tables]
+        self._check()
+
     def truncate(self, seq: int, num_tokens: int) -> None:
         computed = min(self.computed[seq], num_tokens)
         tables = self.kv.block_tables(seq)

@@ -74,6 +74,10 @@ class PagingMachine(RuleBasedStateMachine):
         work = [(seq, min(n, chunk)) for i, (seq, n) in enumerate(waiting.items()) if n and i not in skip]
         model.step(work, batched=batched, accept=accept, complete=complete)
 
+    @rule(seq=live)
+    def change_row(self, seq) -> None:
+        self.model.change_row(seq)
+
     @rule(seq=live, keep=st.floats(0, 1))
     def truncate(self, seq, keep) -> None:
         self.model.truncate(seq, round(keep * len(self.model.tokens[seq])))

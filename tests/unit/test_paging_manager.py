@@ -93,6 +93,19 @@ def test_a_new_row_needs_only_the_updates():
         assert {i: b for _, i, b in grant.block_updates} == dict(enumerate(kv.block_tables(seq)[0]))
 
 
+def test_a_sequence_that_changes_its_row_tells_its_whole_table_once_more():
+    kv = manager()
+    seq = start(kv, range(9))
+    for _ in range(2):
+        kv.append_tokens(seq, [1])
+        kv.retell(seq)
+        grant = kv.commit_step([(seq, 1)])
+        assert {i: b for _, i, b in grant.block_updates[seq]} == dict(enumerate(kv.block_tables(seq)[0]))
+        kv.mark_computed(seq, kv.seq_len(seq))
+    kv.append_tokens(seq, [2])
+    assert kv.commit_step([(seq, 1)]).block_updates.get(seq, []) == []
+
+
 # Forks and copies
 
 

@@ -37,7 +37,7 @@ class EngineConfig:
             the weights are int4 or int8 and keeps float32 elsewhere; "auto" also rounds it to bfloat16 where
             the weights are, if the processor multiplies pairs of them; "float32" keeps it everywhere.
         prefix_cache: reuse the blocks of equal prompt prefixes.
-        max_num_seqs: sequences that may run at once (rows), at most 65,536.
+        max_num_seqs: rows, which is sequences computed in one step at most; up to 65,536.
         max_step_tokens: token budget of one step, over all sequences, at most 65,536.
         max_chunk_tokens: what of it may go to prompts while others decode, or None for all of it: the fewer,
             the shorter the gaps between tokens of those, and the later a prompt's first token.

@@ -42,7 +42,8 @@ class Request:
         salt: separates what tenants may share of the cache.
         priority: lower is more urgent, where the queue looks at it.
         turn: its place among all requests, fixed when it is queued.
-        forks: sequences that begin as copies of this one, as soon as its prompt is computed.
+        forks: sequences that begin as soon as this one's known tokens are computed: the other samples of its
+            prompt, as its copies; or beams that were preempted with it.
         beam_width: 0, or how many beams its search may have at once, this one among them.
         num_candidates: 0, or how many likely tokens a beam wants to see instead of one that is chosen.
         candidates: those tokens with their log-probabilities, when they have come and no token was taken yet.

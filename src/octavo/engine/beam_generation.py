@@ -54,6 +54,11 @@ class BeamGeneration(Generation):
         return self._is_done
 
     @property
+    def num_preemptions(self) -> int:
+        """How often the search had to let its blocks go; its beams do so together, and pass the count on."""
+        return max(beam.num_preemptions for beam in (self._first, *self.beams))
+
+    @property
     def is_ready(self) -> bool:
         """Whether the candidates of all live beams have come."""
         return all(beam.candidates is not None for beam in self.beams)

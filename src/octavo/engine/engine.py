@@ -301,7 +301,7 @@ class Engine:
             self._end_search(generation, "stop", now_s)
             return
         old = generation.beams
-        for index, beam in enumerate(old):  # those without a future first: their rows are free then
+        for index, beam in enumerate(old):
             if index not in step.parents:
                 self._drop_beam(beam)
         generation.beams = []
@@ -325,7 +325,6 @@ class Engine:
             turn=beam.turn._replace(part=request_id),
             forks=[],
             logprobs=[],
-            prompt_logprobs=[],
         )
         self._live[child] = generation
         self.scheduler.fork(beam, child)

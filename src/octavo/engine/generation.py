@@ -50,6 +50,11 @@ class Generation:
         """Tokens generated so far, by all choices."""
         return sum(choice.request.num_output_tokens for choice in self.choices)
 
+    @property
+    def num_preemptions(self) -> int:
+        """How often sequences of this request had to let their blocks go."""
+        return sum(choice.request.num_preemptions for choice in self.choices)
+
     def choice_of(self, request: Request) -> Choice:
         """The choice that a sequence is for."""
         return self._choices[request]
@@ -105,7 +110,7 @@ class Generation:
                 self._arrival_s,
                 self._first_token_s,
                 self._finished_s,
-                sum(choice.request.num_preemptions for choice in self.choices),
+                self.num_preemptions,
             ),
             error=errors[0] if errors else None,
             prompt_logprobs=prompt_logprobs,

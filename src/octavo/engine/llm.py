@@ -117,7 +117,7 @@ class LLM:
         activations: "auto" (int8 where the weights are quantized; bfloat16 where they are, on processors that
             multiply pairs of them), "int8" (only the former) or "float32".
         prefix_cache: reuse the KV of equal beginnings.
-        max_num_seqs: requests that run at once; more wait their turn.
+        max_num_seqs: sequences computed in one step at most; more wait their turn.
         max_step_tokens: tokens computed per step at most.
         max_chunk_tokens: what of these may go to prompts while others decode; None is all. The fewer, the
             shorter the gaps between tokens of those, and the later a prompt's first token.

@@ -274,6 +274,10 @@ class KVManager:
         """Give back now the blocks that no token from here on sees; committing does so anyway."""
         self.granter.leave_window(self._sequence(seq_id))
 
+    def retell(self, seq_id: int) -> None:
+        """Have all table entries among the updates of the next commit, for a row that has seen none."""
+        self._sequence(seq_id).retell()
+
     def commit_step(self, work: Iterable[tuple[int, int]]) -> StepGrant:
         """Plan and commit a whole step of ``(seq_id, num_tokens)``, all of it or nothing.
 

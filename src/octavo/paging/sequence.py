@@ -64,11 +64,16 @@ class Sequence:
             tables=[table.copy() for table in self.tables],
             explanation=self.explanation,
         )
-        for group, table in enumerate(twin.tables):
-            twin.changed.update(dict.fromkeys((group, i) for i in range(table.first, len(table.blocks))))
         twin.start_at(self.num_computed)
+        twin.retell()
         self.fast_end = self.num_computed
         return twin
+
+    def retell(self) -> None:
+        """Count every table entry as changed: the sequence gets a row that has seen none of them."""
+        for group, table in enumerate(self.tables):
+            self.changed.update(dict.fromkeys((group, i) for i in range(table.first, len(table.blocks))))
+        self.fast_end = self.num_computed
 
     def start_at(self, num_computed: int) -> None:
         """Begin, or begin anew, with nothing granted beyond the computed tokens."""

@@ -45,12 +45,7 @@ class Admission:
             )
         width = request.beam_width
         if width > 1:
-            shared = sum(
-                request.prompt_len // spec.block_size * spec.num_tables
-                for spec in self._kv.groups
-                if spec.window is None and self._kv.matcher.enabled
-            )
-            together = shared + width * (needed - shared)
+            together = needed + (width - 1) * self._beyond_prompt(request, last, self._kv.matcher.enabled)
             if together > usable:
                 raise InvalidRequest(
                     f"{width} beams of up to {request.max_len} tokens need {together} KV blocks, the pool "
@@ -61,17 +56,44 @@ class Admission:
     def blocks_spoken_for(self, candidate: Request, match: PrefixMatch) -> int:
         """Blocks the pool must have free to admit the candidate.
 
-        That is what it and the running requests are sure to need soon: the rest of their prompts, and a block
-        more for each that runs. If the candidate was preempted too often, or comes before one that was, it is
-        the most they can ever need.
+        That is what it and the running requests are sure to need soon: the rest of their prompts, a block
+        more for each that runs, and what the beams of a search take that are not there yet. If the candidate
+        was preempted too often, or comes before one that was, it is the most they can ever need.
         """
         final = self.is_protected(candidate) or any(
             self.is_protected(r.request) and r.request.turn > candidate.turn for r in self._running
         )
         total = self._kv.growth_from(match, self._goal(candidate, final=final))
+        total += self._growth_to_come(candidate, 1, final=final)
         for running in self._running:
             goal = self._goal(running.request, final=final)
             total += self._kv.growth(running.seq_id, goal, spare_blocks=0 if final else 1)
+        for group in self._running.groups():
+            total += self._growth_to_come(group[0].request, len(group), final=final)
+        return total
+
+    def _growth_to_come(self, request: Request, num_here: int, *, final: bool) -> int:
+        """Blocks for sequences that will go on beside ``num_here`` of this request, and are not there yet."""
+        if request.beam_width:
+            count = request.beam_width - num_here
+        else:  # a sample that finds no blocks may wait, as the others do not wait for it
+            count = len(request.forks) if final else 0
+        if not count:
+            return 0
+        shares = self._kv.matcher.enabled or not request.num_preemptions
+        return count * self._beyond_prompt(request, self._goal(request, final=final), shares)
+
+    def _beyond_prompt(self, request: Request, seq_len: int, shares: bool) -> int:
+        """Blocks of another sample or beam at ``seq_len`` tokens, beside those of the prompt if it shares it.
+
+        Beams that come back after a preemption find the prompt by name, so only if there is a prefix cache.
+        What a window covers counts as not shared: others may leave it.
+        """
+        total = most_frames(self._kv.groups, seq_len)
+        if shares:
+            for spec in self._kv.groups:
+                if spec.window is None:
+                    total -= request.prompt_len // spec.block_size * spec.num_tables
         return total
 
     @staticmethod

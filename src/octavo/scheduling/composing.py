@@ -37,19 +37,33 @@ class Composition:
             self._num_scored += count
         return count
 
-    def update_table(self, row: int, updates: Iterable[TableUpdate]) -> None:
+    def update_table(self, running: Running, updates: Iterable[TableUpdate]) -> None:
         """Entries of a row's block tables that changed."""
+        row = running.row
+        assert row is not None
         self.plan.block_updates.extend(BlockUpdate(row, *update) for update in updates)
 
     def open_row(self, request: Request, row: int) -> None:
         """``request`` has this row from now on."""
-        self.plan.opened_rows.append(opening(request, row))
+        self.plan.opened_rows.append(
+            RowOpen(
+                row,
+                request.params,
+                request.seed,
+                request.sample_index,
+                tuple(request.token_ids[: request.prompt_len]),
+                tuple(request.token_ids[request.prompt_len :]),
+                request.grammar,
+                request.num_candidates,
+            )
+        )
 
     def compute(self, running: Running, count: int) -> None:
         """``running`` advances by ``count`` known tokens, for which it has slots, and by its drafts."""
-        request, start = running.request, running.num_slots
+        request, start, row = running.request, running.num_slots, running.row
+        assert row is not None
         running.num_slots = end = start + count
-        work = RowWork(running.row, start, request.token_ids[start:end], end == len(request.token_ids))
+        work = RowWork(row, start, request.token_ids[start:end], end == len(request.token_ids))
         if running.drafts:
             work = work._replace(token_ids=work.token_ids + running.drafts, num_drafts=len(running.drafts))
             running.drafts = []
@@ -66,20 +80,6 @@ class Composition:
         index = len(self.plan.work) - 1
         self.forks[index] = forks
         self.plan.work[index] = self.plan.work[index]._replace(forks=tuple(row for _, row in forks))
-
-
-def opening(request: Request, row: int) -> RowOpen:
-    """What the runner has to know of a request that takes a row."""
-    return RowOpen(
-        row,
-        request.params,
-        request.seed,
-        request.sample_index,
-        tuple(request.token_ids[: request.prompt_len]),
-        tuple(request.token_ids[request.prompt_len :]),
-        request.grammar,
-        request.num_candidates,
-    )
 
 
 def is_scored(request: Request) -> bool:

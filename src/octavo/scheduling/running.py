@@ -1,4 +1,8 @@
-"""Who runs: rows, and the requests that hold them in the order of their turns."""
+"""Who runs: requests that hold blocks, in the order of their turns, and the rows that most of them have.
+
+A row is a place in a step, a sequence is blocks. What is computed needs both. A request that has its blocks
+but no row is *parked*: it costs no time, and nothing is lost when it gets a row again.
+"""
 
 from bisect import insort
 from collections.abc import Iterator
@@ -10,7 +14,7 @@ from octavo.paging.invariants import BrokenInvariant
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request that holds a row and a sequence.
+    """A request that holds a sequence, and a row unless it is parked.
 
     Attributes:
         num_slots: tokens that have slots, and whose KV is computed after this step at the latest.
@@ -19,13 +23,23 @@ class Running:
 
     request: Request
     seq_id: int
-    row: int
     num_slots: int
+    row: int | None = None
     drafts: list[int] = field(default_factory=list)
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens that have no slots yet. Of a beam that waits for the others of its search it is 0."""
+        return len(self.request.token_ids) - self.num_slots
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the step being planned computes any of it."""
+        return self.num_slots > self.request.num_computed
 
 
 class RunningSet:
-    """Rows 0 .. num_rows - 1, and who holds them. Iteration is in the order of turns."""
+    """Who runs, and rows 0 .. num_rows - 1. Iteration is in the order of turns."""
 
     def __init__(self, num_rows: int) -> None:
         self._num_rows = num_rows
@@ -54,10 +68,44 @@ class RunningSet:
         """The one whose turn comes last; there must be one."""
         return self._in_order[-1]
 
+    def group(self, running: Running) -> list[Running]:
+        """Those that can only go on together: one that runs alone, or all beams of its search that run."""
+        if not running.request.beam_width:
+            return [running]
+        search = running.request.turn.request_id
+        return [r for r in self._in_order if r.request.beam_width and r.request.turn.request_id == search]
+
+    def groups(self) -> Iterator[list[Running]]:
+        """All of these, in the order of turns, which leaves the beams of a search together."""
+        at = 0
+        while at < len(self._in_order):
+            group = self.group(self._in_order[at])
+            yield group
+            at += len(group)
+
+    def add(self, running: Running) -> None:
+        """One more runs."""
+        self._of[running.request] = running
+        insort(self._in_order, running, key=_turn)
+
+    def remove(self, running: Running) -> None:
+        """It runs no longer; its row is free."""
+        del self._of[running.request]
+        self._in_order.remove(running)
+        if running.row is not None:
+            self._free_rows.append(running.row)
+
+    # Rows
+
     @property
     def has_free_row(self) -> bool:
-        """Whether another one may run."""
+        """Whether a row is nobody's."""
         return bool(self._free_rows)
+
+    @property
+    def has_parked(self) -> bool:
+        """Whether any has no row, between steps."""
+        return len(self._in_order) + len(self._free_rows) > self._num_rows
 
     def take_row(self) -> int | None:
         """A free row, taken, or None."""
@@ -67,20 +115,9 @@ class RunningSet:
         """A taken row is free again."""
         self._free_rows.append(row)
 
-    def add(self, running: Running) -> None:
-        """One more runs, on a row that was taken for it."""
-        self._of[running.request] = running
-        insort(self._in_order, running, key=_turn)
-
-    def remove(self, running: Running) -> None:
-        """It runs no longer; its row is free."""
-        del self._of[running.request]
-        self._in_order.remove(running)
-        self._free_rows.append(running.row)
-
     def check(self) -> None:
         """Raise BrokenInvariant if a row has two owners or none."""
-        rows = [running.row for running in self._in_order] + self._free_rows
+        rows = [r.row for r in self._in_order if r.row is not None] + self._free_rows
         if sorted(rows) != list(range(self._num_rows)):
             raise BrokenInvariant(f"rows lost or owned twice: {sorted(rows)} of {self._num_rows}")
 

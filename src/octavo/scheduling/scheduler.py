@@ -6,7 +6,10 @@ the prompts still to be computed, then for new requests from the head of the que
 
 When the block pool runs dry, a request takes the blocks of the one whose turn comes last: that one loses its
 row and its sequence but keeps its tokens, and goes back to the queue. Its full blocks keep their names, so
-resuming finds again whatever was not overwritten meanwhile. Whoever is first can always go on.
+resuming finds again whatever was not overwritten meanwhile. Beams of one search wait for one another at each
+token, so they lose their blocks together and come back together. Whoever is first can always go on.
+
+A lack of rows takes no one's blocks. Beams may be more than there are rows; those without one are parked.
 """
 
 from collections.abc import Sequence
@@ -21,12 +24,12 @@ from octavo.paging.invariants import BrokenInvariant
 from octavo.paging.manager import KVManager
 from octavo.paging.matching import PrefixMatch
 from octavo.scheduling.admission import Admission
-from octavo.scheduling.composing import Composition, is_scored, opening
+from octavo.scheduling.composing import Composition, is_scored
 from octavo.scheduling.drafting import Drafter
 from octavo.scheduling.in_flight import InFlightPrefixes
 from octavo.scheduling.outcome import take_chosen, take_scores
 from octavo.scheduling.running import Running, RunningSet
-from octavo.scheduling.step import RowOpen, RowWork, StepPlan, StepResult
+from octavo.scheduling.step import RowWork, StepPlan, StepResult
 from octavo.scheduling.waiting import WaitingQueue
 
 # Of so many requests, the latest ones, it is remembered why their cached prefix ended where it did.
@@ -87,8 +90,7 @@ class Scheduler:
         self._admission = Admission(kv, self._running)
         self._prefixes = InFlightPrefixes(max(spec.block_size for spec in kv.groups))
         self._drafter = drafter
-        self._opened_rows: list[RowOpen] = []  # since the last step
-        self._closed_rows: list[int] = []
+        self._closed_rows: list[int] = []  # since the last step
         self._step: Composition | None = None
         self._blocked_at = -1  # free blocks when the head of the queue last did not fit
         self._explanations: dict[int, PrefixExplanation] = {}  # by request id, oldest first
@@ -150,27 +152,24 @@ class Scheduler:
         self._waiting.add(request)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Between steps: ``child`` goes on from all that ``parent`` knows, sharing its blocks if it has any.
+        """Between steps: ``child`` goes on from all that ``parent`` knows, sharing its blocks.
 
         The child's tokens begin with those of the parent, and go on.
+
+        Raises:
+            ValueError: the parent's candidates have not come.
         """
-        self._check_between_steps()
-        running = self._running.find(parent)
-        is_computed = running is not None and running.num_slots == len(parent.token_ids)
-        row = self._running.take_row() if is_computed else None
-        if running is None or row is None:
-            self._waiting.add(child)
-            return
-        self._opened_rows.append(opening(child, row))
-        self._start_fork(running, child, row, num_shared=len(parent.token_ids))
+        self._start_fork(self._ready(parent), child, None, num_shared=len(parent.token_ids))
 
     def extend(self, request: Request, token_id: int) -> None:
-        """Between steps: a token that was chosen elsewhere goes behind all known ones."""
-        self._check_between_steps()
+        """Between steps: a token that was chosen elsewhere goes behind all known ones.
+
+        Raises:
+            ValueError: the request's candidates have not come.
+        """
+        running = self._ready(request)
         request.token_ids.append(token_id)
-        running = self._running.find(request)
-        if running is not None:
-            self.kv.append_tokens(running.seq_id, (token_id,))
+        self.kv.append_tokens(running.seq_id, (token_id,))
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """Between steps: end a request, wherever it is, and let its blocks go."""
@@ -202,15 +201,15 @@ class Scheduler:
         self._step = step = Composition()
         self._num_steps += 1
         plan = step.plan
-        plan.opened_rows.extend(self._opened_rows)
-        self._opened_rows.clear()
+        if self._running.has_parked:
+            self._seat()
         self._make_way()
         wanted, budget = self._share_out()
         self._grant(wanted)
         if len(self._waiting) and not step.short_of_blocks:
             budget = self._admit(budget)
         if not plan.work:
-            self._break_deadlock()
+            self._insist()
         plan.closed_rows.extend(self._closed_rows)
         self._closed_rows.clear()
         pool = self.kv.pool
@@ -233,6 +232,7 @@ class Scheduler:
         advanced: list[Request] = []
         progress: list[tuple[int, int, int | None]] = []
         leaving: list[Running] = []
+        returning: list[Request] = []
         at = 0  # in result.token_ids
         for index, (running, work) in enumerate(zip(step.owners, step.plan.work, strict=True)):
             request = running.request
@@ -247,6 +247,9 @@ class Scheduler:
                 at += work.num_chosen
                 if request.finish_reason is not None:
                     leaving.append(running)
+                elif request.forks:
+                    returning += request.forks
+                    request.forks.clear()
                 self._prefixes.stop(request)
                 if work.num_drafts:
                     self._settle_drafts(running, work, num_right)
@@ -257,6 +260,8 @@ class Scheduler:
         self.kv.advance_step(progress)
         if step.forks:
             advanced = self._begin_forks(step, result, advanced)
+        for beam in returning:
+            self._resume(beam, self._match(beam))
         for running in leaving:
             self._leave(running)
         return advanced
@@ -278,12 +283,54 @@ class Scheduler:
         if self._step is not None:
             raise RuntimeError("not possible between schedule() and commit()")
 
+    def _ready(self, request: Request) -> Running:
+        """Between steps: who runs for ``request`` and has computed all that it knows."""
+        self._check_between_steps()
+        running = self._running.find(request)
+        if running is None or running.num_pending:
+            raise ValueError(f"request {request.request_id} has tokens that are not computed")
+        return running
+
     # Planning
+
+    def _seat(self) -> None:
+        """Give rows to parked requests that have something to compute.
+
+        They get rows that are free or that belong to beams with nothing to compute. Only the very first takes
+        one from a request that could use it itself, the last, so that it goes on whoever holds the rows.
+        """
+        busy = [r for r in self._running if r.num_pending]
+        idle = [r for r in self._running if r.row is not None and not r.num_pending]
+        for running in busy:
+            if running.row is not None:
+                continue
+            if not self._running.has_free_row:
+                if idle:
+                    self._park(idle.pop())
+                elif running is busy[0]:
+                    self._park(next(r for r in reversed(busy) if r.row is not None))
+                else:
+                    return
+            self._open_row(running)
+            self.kv.retell(running.seq_id)
+
+    def _park(self, running: Running) -> None:
+        assert running.row is not None
+        self._running.give_row(running.row)
+        self._closed_rows.append(running.row)
+        running.row = None
+
+    def _open_row(self, running: Running) -> None:
+        """Give ``running`` a free row; there must be one."""
+        assert self._step is not None
+        running.row = self._running.take_row()
+        assert running.row is not None
+        self._step.open_row(running.request, running.row)
 
     def _share_out(self) -> tuple[list[tuple[Running, int]], int]:
         """Known tokens each running request should advance by, and what is left of the budget."""
         assert self._step is not None
-        pending = [(r, len(r.request.token_ids) - r.num_slots) for r in self._running]
+        pending = [(r, r.num_pending) for r in self._running if r.row is not None]
         for_decodes = min(self.max_step_tokens, sum(1 for _, count in pending if count == 1))
         budget = self.max_step_tokens - for_decodes
         if for_decodes and self._max_chunk_tokens is not None:
@@ -308,7 +355,7 @@ class Scheduler:
         total = 0
         for running, count in wanted:
             request = running.request
-            if count == len(request.token_ids) - running.num_slots and not request.num_candidates:
+            if count == running.num_pending and not request.num_candidates:
                 room = min(budget - total, request.max_len - len(request.token_ids) - 1)
                 drafts = drafter.propose(request, room) if room > 0 and not is_scored(request) else []
                 if drafts:
@@ -322,7 +369,7 @@ class Scheduler:
         assert self._step is not None
         self._step.compute(running, count)
         forks = running.request.forks
-        if forks and running.num_slots == len(running.request.token_ids):
+        if forks and not running.num_pending and not running.request.beam_width:
             opened = []
             for fork in forks:
                 row = self._running.take_row()
@@ -350,7 +397,7 @@ class Scheduler:
         for running, count in wanted:
             updates = grant.block_updates.get(running.seq_id)
             if updates:
-                self._step.update_table(running.row, updates)
+                self._step.update_table(running, updates)
             self._compute(running, count)
         plan.copies.extend(grant.copies)
 
@@ -362,15 +409,11 @@ class Scheduler:
             self._step.short_of_blocks = True
             victim = self._victim(running)
             if victim is None:
-                if len(self._running) == 1:
-                    raise OutOfBlocks(
-                        needed=1, free=self.kv.num_free_blocks, evictable=0, hint="no one to preempt"
-                    )
                 return  # it waits where it is: others finish, or take its blocks when they need them
             self._preempt(victim)
             slots = self._admission.fit(running, count)
         grant = self.kv.commit(slots)
-        self._step.update_table(running.row, grant.block_updates)
+        self._step.update_table(running, grant.block_updates)
         self._step.plan.copies.extend(grant.copies)
         self._compute(running, slots.num_tokens)
 
@@ -415,10 +458,16 @@ class Scheduler:
         return self.kv.match(request.token_ids, salt=request.salt, limit=limit)
 
     def _start(self, request: Request, match: PrefixMatch) -> Running:
-        assert self._step is not None
+        """Let the queue's ``request`` run, on a free row."""
         self._waiting.remove(request)
         self._prefixes.forget(request)
         self._blocked_at = -1
+        running = self._resume(request, match)
+        self._open_row(running)
+        return running
+
+    def _resume(self, request: Request, match: PrefixMatch) -> Running:
+        """Give ``request`` a sequence with the blocks of its match, and no row yet."""
         request.num_computed = match.num_tokens
         if self.kv.matcher.enabled:
             self._prefixes.start(request, match)
@@ -428,11 +477,8 @@ class Scheduler:
             self._explanations[request.request_id] = self.kv.explain(seq_id)
             if len(self._explanations) > MAX_EXPLAINED:
                 del self._explanations[next(iter(self._explanations))]
-        row = self._running.take_row()
-        assert row is not None
-        running = Running(request, seq_id, row, match.num_tokens)
+        running = Running(request, seq_id, match.num_tokens)
         self._running.add(running)
-        self._step.open_row(request, row)
         return running
 
     # Giving way
@@ -458,55 +504,60 @@ class Scheduler:
             self._preempt(victim)
 
     def _victim(self, needy: Running) -> Running | None:
-        """The last that may give way to ``needy``: whose turn is later, and whose work is not planned yet."""
+        """The last that may give way to ``needy``: whose turn is later, and whose work is not planned yet.
+
+        Beams do not give way to others of their search, which could not go on without them.
+        """
+        together = self._running.group(needy)
         for running in reversed(self._running):
-            if running is needy:
+            if running in together:
                 return None
-            is_planned = running.num_slots > running.request.num_computed
-            if not is_planned and not self._admission.is_protected(running.request):
+            if self._admission.is_protected(running.request):
+                continue
+            if not any(r.is_planned for r in self._running.group(running)):
                 return running
         return None
 
-    def _break_deadlock(self) -> None:
-        """Let someone go on when none can: the blocks are held by beams that wait for one another.
+    def _insist(self) -> None:
+        """Let the first go on when no one could, over those that should not be preempted again.
 
-        Or by requests that should not be preempted again, which then are.
+        By the accounts that admission keeps it never comes to this; a mistake in them costs a preemption too
+        many and not an engine that stands still.
         """
         assert self._step is not None
-        while not self._step.plan.work:
-            idle = [r for r in self._running if r.num_slots == len(r.request.token_ids)]
-            needy = next((r for r in self._running if r not in idle), None)
-            if needy is not None:
-                self._advance(needy, 1)
-            else:
-                request = next((r for r in self._waiting if r.candidates is None), self._waiting.head)
-                if request is None:
-                    return
-                match = self._match(request)
-                if self._running.has_free_row and self.kv.can_admit(match, 1):
-                    self._advance(self._start(request, match), 1)
-            if not self._step.plan.work:
-                others = [r for r in self._running if r is not needy]
-                if not others:
-                    return
-                self._preempt(others[-1])
+        first = next((r for r in self._running if r.num_pending), None)
+        while first is not None and not self._step.plan.work:
+            together = self._running.group(first)
+            victim = next((r for r in reversed(self._running) if r not in together), None)
+            if victim is None:
+                raise OutOfBlocks(
+                    needed=1, free=self.kv.num_free_blocks, evictable=0, hint="no one to preempt"
+                )
+            self._preempt(victim)
+            self._advance(first, 1)
 
     def _preempt(self, running: Running) -> None:
-        request = running.request
-        self._leave(running)
-        request.num_computed = 0
-        request.num_preemptions += 1
+        """Take the blocks of a request, or of all beams of a search, which wait in the queue as one."""
+        group = self._running.group(running)
+        for member in group:
+            self._leave(member)
+            member.request.num_computed = 0
+            member.request.candidates = None  # they come again with the last token's KV
+        first = group[0].request
+        first.forks += [member.request for member in group[1:]]
+        for request in [first, *first.forks] if first.beam_width else [first]:
+            request.num_preemptions += 1
         self._num_preemptions += 1
-        self._waiting.add(request)
+        self._waiting.add(first)
 
     def _leave(self, running: Running) -> None:
         self._running.remove(running)
-        self._opened_rows = [opened for opened in self._opened_rows if opened.row != running.row]
         self._prefixes.stop(running.request)
         if self._drafter is not None:
             self._drafter.forget(running.request)
         self.kv.release_sequence(running.seq_id)
-        self._closed_rows.append(running.row)
+        if running.row is not None:
+            self._closed_rows.append(running.row)
         self._blocked_at = -1
 
     # Recording
@@ -547,10 +598,10 @@ class Scheduler:
                     self._closed_rows.append(row)
         return [r for request in advanced for r in (request, *forks_of.get(request, ()))]
 
-    def _start_fork(self, running: Running, fork: Request, row: int, *, num_shared: int) -> None:
+    def _start_fork(self, running: Running, fork: Request, row: int | None, *, num_shared: int) -> None:
         """``fork`` runs on the first ``num_shared`` tokens of another's sequence, then its own."""
         seq_id = self.kv.fork(running.seq_id)
         self.kv.truncate(seq_id, num_shared)
         self.kv.append_tokens(seq_id, fork.token_ids[num_shared:])
         fork.num_computed = num_shared
-        self._running.add(Running(fork, seq_id, row, num_shared))
+        self._running.add(Running(fork, seq_id, num_shared, row))
