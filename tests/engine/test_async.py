@@ -185,7 +185,7 @@ def test_full_queue():
         results = await asyncio.gather(*tasks, return_exceptions=True)
         refused = [r for r in results if isinstance(r, QueueFull)]
         assert refused
-        assert all("4 requests are waiting" in str(r) for r in refused)
+        assert all("4 sequences are waiting" in str(r) for r in refused)
         served = [r for r in results if not isinstance(r, BaseException)]
         assert len(served) + len(refused) == 12
         assert len(served) >= 4

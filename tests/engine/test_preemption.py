@@ -122,7 +122,7 @@ def test_a_search_gives_way_whole_and_comes_back_whole(prefix_cache):
     first, search = first_and_search(toy)
     while not toy.scheduler.stats().num_preemptions:
         toy.step()
-    assert toy.scheduler.stats().num_running == 2
+    assert (toy.scheduler.stats().num_running, toy.scheduler.stats().num_waiting) == (2, 4)
     while toy.scheduler.stats().num_running == 2:
         toy.step()
     assert toy.run(*first) == [toy_greedy(prompt, 80) for prompt in FIRST]

@@ -262,11 +262,40 @@ def test_nobody_waits_for_ever():
 def test_full_queue_refuses_and_loses_nothing():
     toy = ToyEngine(max_num_seqs=1, max_waiting=3)
     generations = [toy.submit([i], max_tokens=2, ignore_eos=True) for i in range(3)]
-    with pytest.raises(QueueFull, match="3 requests are waiting"):
+    message = "3 sequences are waiting and this request has 1 more; at most 3 may wait"
+    with pytest.raises(QueueFull, match=message) as refused:
         toy.submit([9], max_tokens=2)
+    assert refused.value.limit == 3
     toy.step()
     generations.append(toy.submit([3], max_tokens=2, ignore_eos=True))
     assert toy.run(*generations) == [toy_greedy([i], 2) for i in range(4)]
+
+
+def test_every_sample_has_a_place_in_the_queue():
+    toy = ToyEngine(max_num_seqs=1, max_waiting=6)
+    generations = [toy.submit([1], n=4, max_tokens=2, ignore_eos=True)]
+    assert toy.scheduler.stats().num_waiting == 4
+    with pytest.raises(QueueFull, match="4 sequences are waiting and this request has 3 more; at most 6"):
+        toy.submit([2], n=2, best_of=3, max_tokens=2)
+    generations.append(toy.submit([2], n=2, max_tokens=2, ignore_eos=True))
+    with pytest.raises(QueueFull, match="6 sequences are waiting and this request has 1 more; at most 6"):
+        toy.submit([3], max_tokens=2)
+    toy.step()  # one runs; its samples find no row
+    assert toy.scheduler.stats().num_waiting == 5
+    generations.append(toy.submit([3], max_tokens=2, ignore_eos=True))
+    toy.run()
+    assert [choices_of(g) for g in generations] == [
+        [toy_greedy([i], 2)] * n for i, n in ((1, 4), (2, 2), (3, 1))
+    ]
+
+
+def test_an_empty_queue_takes_more_samples_than_may_wait():
+    """No patience would ever help such a request otherwise."""
+    toy = ToyEngine(max_waiting=2)
+    generation = toy.submit([1], n=5, max_tokens=2, ignore_eos=True)
+    with pytest.raises(QueueFull, match="5 sequences are waiting and this request has 1 more; at most 2"):
+        toy.submit([2], max_tokens=2)
+    toy.run(generation)
 
 
 # Drafts

@@ -42,7 +42,8 @@ class EngineConfig:
         max_chunk_tokens: what of it may go to prompts while others decode, or None for all of it: the fewer,
             the shorter the gaps between tokens of those, and the later a prompt's first token.
         scheduling: whose turn it is: "fcfs", first come first served, or "priority", the lower the sooner.
-        max_waiting: requests that may wait for a row; more are refused. None is no limit.
+        max_waiting: sequences that may wait, each of a request's n samples counted; a request that would make
+            them more is refused, unless nobody waits. None is no limit.
         speculative: "ngram" guesses tokens from what a sequence said before and verifies several per step.
         max_drafts: tokens guessed at once at most, 1 to 32.
         record: file for every decision of the scheduler, or None.

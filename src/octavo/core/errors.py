@@ -34,7 +34,7 @@ class QueueFull(OctavoError):
     """Too many requests wait already; this one was not taken. It may be sent again later.
 
     Attributes:
-        limit: requests that may wait.
+        limit: sequences that may wait.
     """
 
     def __init__(self, message: str, *, limit: int) -> None:

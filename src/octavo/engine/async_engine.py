@@ -189,7 +189,7 @@ class AsyncEngine:
 
         Raises:
             InvalidRequest: it can never be served; names the value and the limit.
-            QueueFull: too many requests wait.
+            QueueFull: too many sequences wait.
             EngineDraining: the engine takes nothing new.
             EngineFailed: a step broke.
         """

@@ -147,7 +147,7 @@ class Engine:
 
         Raises:
             InvalidRequest: the KV pool could not hold it even alone.
-            QueueFull: too many requests wait.
+            QueueFull: too many sequences wait.
             EngineFailed: an earlier step broke.
         """
         with self._lock:

@@ -123,7 +123,8 @@ class LLM:
             shorter the gaps between tokens of those, and the later a prompt's first token.
         max_context: longest sequence in tokens; None is the model's own limit, or what the pool holds.
         scheduling: "fcfs" serves who comes first, "priority" who is most urgent.
-        max_waiting: requests that may wait, beside samples of those that run; more are refused.
+        max_waiting: sequences that may wait, each of a request's n samples counted; a request that would make
+            them more is refused, unless nobody waits.
         speculative: "ngram" guesses tokens from what was said before and verifies several per step: the same
             output, sooner where it repeats itself.
         max_drafts: tokens guessed at once at most.

@@ -41,9 +41,11 @@ MAX_LOOKED_AT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """Where the requests are, how often one had to give way, and the most that was ever held.
+    """Where the sequences are, how often one had to give way, and the most that was ever held.
 
     Attributes:
+        num_running: those that hold blocks, parked ones too.
+        num_waiting: those that hold none; each sample of a prompt counts.
         peak_blocks, peak_shared_blocks: blocks held, and held by several requests, in any step so far.
         num_drafts, num_drafts_accepted: tokens guessed ahead, and those of them that were right.
     """
@@ -67,7 +69,7 @@ class Scheduler:
         max_chunk_tokens: what of it may go to prompts and drafts while others decode, or None for all. The
             fewer, the shorter the gap between two tokens of those, and the later a prompt's first token.
         policy: whose turn it is: "fcfs" or "priority".
-        max_waiting: requests the queue takes at most, or None.
+        max_waiting: sequences that may wait, or None; see WaitingQueue.
         drafter: guesses tokens ahead, or None.
     """
 
@@ -110,7 +112,7 @@ class Scheduler:
         """Counts at this moment."""
         return SchedulerStats(
             num_running=len(self._running),
-            num_waiting=len(self._waiting),
+            num_waiting=self._waiting.num_sequences,
             num_preemptions=self._num_preemptions,
             num_steps=self._num_steps,
             peak_blocks=self._peak_blocks,
@@ -145,7 +147,7 @@ class Scheduler:
             QueueFull: too many wait.
         """
         self._admission.check_fits(request)
-        self._waiting.check_room()
+        self._waiting.check_room(request)
         request.turn = self._waiting.turn_of(request, self._num_steps)
         for number, fork in enumerate(request.forks, 1):
             fork.turn = request.turn._replace(part=number)

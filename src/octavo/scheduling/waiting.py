@@ -20,7 +20,7 @@ class WaitingQueue:
     """Requests in the order of their turns.
 
     Args:
-        max_waiting: requests it holds at most, not counting those that come back; None is no limit.
+        max_waiting: sequences that may wait, each sample counted, when a request comes; None is no limit.
     """
 
     def __init__(self, policy: Scheduling, max_waiting: int | None) -> None:
@@ -43,11 +43,20 @@ class WaitingQueue:
         """Who is next, or None."""
         return self._requests[0] if self._requests else None
 
-    def check_room(self) -> None:
-        """Raise QueueFull if no newcomer may wait."""
-        if self._max_waiting is not None and len(self._requests) >= self._max_waiting:
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that wait: requests and their forks."""
+        return sum(1 + len(request.forks) for request in self._requests)
+
+    def check_room(self, newcomer: Request) -> None:
+        """Raise QueueFull if too many would wait with this one. An empty queue takes any."""
+        if self._max_waiting is None or not self._requests:
+            return
+        num_waiting, num_more = self.num_sequences, 1 + len(newcomer.forks)
+        if num_waiting + num_more > self._max_waiting:
             raise QueueFull(
-                f"{len(self._requests)} requests are waiting, which is the limit: try again later",
+                f"{num_waiting} sequences are waiting and this request has {num_more} more; "
+                f"at most {self._max_waiting} may wait: try again later",
                 limit=self._max_waiting,
             )
 
