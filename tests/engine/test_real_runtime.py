@@ -129,6 +129,26 @@ def test_structured_and_free_requests_side_by_side(llm):
     assert {o.finish_reason for o in colour.outputs} == {"stop"}
 
 
+@pytest.mark.parametrize("speculative", [None, "ngram"])
+@pytest.mark.parametrize("ends", [{}, {"stop_token_ids": [17], "ignore_eos": True}])
+def test_a_grammar_that_is_finished_outweighs_min_tokens(smollm2_path, llm, speculative, ends):
+    """Nothing may follow but the end, so it comes; while more may follow, the end waits."""
+    whole = StructuredOutput(choice=["one two three", "one two four"])
+    open_ = StructuredOutput(regex="(one two three ?)+")
+    prompts = ["one two three, one two three, one two"] * 2
+    params = [
+        SamplingParams(min_tokens=30, n=2, temperature=0.5, seed=1, structured_outputs=whole, **ends),
+        SamplingParams(min_tokens=30, temperature=0, structured_outputs=open_, **ends),
+    ]
+    with LLM(smollm2_path, kv_memory="128MiB", speculative=speculative) as drafting:
+        finished, longer = drafting.generate(prompts, params)
+    assert finished.error is None
+    assert {o.text for o in finished.outputs} <= set(whole.choice or ())
+    assert {o.finish_reason for o in finished.outputs} == {"stop"}
+    assert longer.error is None
+    assert len(longer.outputs[0].token_ids) >= 30
+
+
 def test_a_bad_schema_is_refused_and_harms_no_one(llm):
     bad = SamplingParams(structured_outputs={"json_schema": {"type": "no such type"}})
     with pytest.raises(InvalidRequest, match="json_schema") as refused:

@@ -229,6 +229,17 @@ def test_only_tokens_of_the_mask_are_chosen(settings, vocab_size):
         assert sample(logits[1:], ints(0), ints(3), free).token_ids == result.token_ids[1:]
 
 
+def test_a_mask_of_nothing_but_ends_outweighs_min_tokens():
+    logits = np.zeros((4, 50), np.float32)
+    logits[:, [7, 8, 9]] = [2, 1, 3]
+    params = SamplingParams(temperature=0, min_tokens=5, stop_token_ids=[7, 40])
+    state = state_for(*[params] * 4, vocab_size=50, eos=[8])
+    masks = {1: bitmask([7, 8, 40], 50), 2: bitmask([7, 8, 20], 50), 3: bitmask([], 50)}
+    result = sample(logits, np.arange(4), ints(4, 4, 4, 4), state, masks=masks)
+    assert result.token_ids == [9, 7, 20, -1]
+    assert list(result.failures) == [3]
+
+
 def test_a_mask_may_be_wider_than_the_vocabulary_or_read_only():
     logits = np.zeros((1, 33), np.float32)
     mask = np.full(4, 0xFFFFFFFF, np.uint32)

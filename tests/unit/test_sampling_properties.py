@@ -71,8 +71,9 @@ def test_no_combination_breaks_or_goes_outside(values, seed, spread, mask, with_
         possible &= mask
     if params.allowed_token_ids is not None:
         possible &= set(params.allowed_token_ids)
-    if len(OUTPUT) < params.min_tokens:
-        possible -= {0, *params.stop_token_ids}
+    ends = {0, *params.stop_token_ids}
+    if len(OUTPUT) < params.min_tokens and not (mask is not None and mask <= ends):
+        possible -= ends
     before = (*PROMPT, *OUTPUT)
     for word in params.bad_words:
         if isinstance(word, str):

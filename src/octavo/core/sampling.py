@@ -62,7 +62,8 @@ class SamplingParams:
         stop_token_ids: token ids that end generation, beside the model's own.
         include_stop_str_in_output: keep the stop text, or the text of the token that ended it, in the output.
         ignore_eos: go on after the model's end-of-sequence tokens.
-        min_tokens: until there are so many, no token that ends generation is chosen and no stop text ends it.
+        min_tokens: until there are so many, no token that ends generation is chosen and no stop text ends it,
+            unless structured_outputs allows nothing but such a token: what is complete ends.
         skip_special_tokens: leave special tokens out of the text.
 
         repetition_penalty: of tokens that are in the prompt or the output, positive logits are divided by it

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from octavo.core.sampling import SamplingParams
 from octavo.engine.sampling.bad_words import BadWords, Vocabulary
 from octavo.engine.sampling.penalties import Penalties
-from octavo.engine.sampling.ranking import FloatArray
+from octavo.engine.sampling.ranking import FloatArray, IdArray
 
 BitMask = npt.NDArray[np.uint32]
 
@@ -18,7 +18,8 @@ class Adjustments:
     """One row's, from its opening to its closing; they follow its tokens.
 
     The order is logit_bias, the penalties, then what is ruled out: all but allowed_token_ids, what would
-    complete one of bad_words, and ``stop_ids`` while the output has fewer than min_tokens.
+    complete one of bad_words, and ``stop_ids`` while the output has fewer than min_tokens, unless a grammar
+    allows nothing else.
     """
 
     def __init__(
@@ -66,8 +67,11 @@ class Adjustments:
         """Whether ``apply`` would do anything for the token to come at ``position``."""
         return self._is_lasting or position < self._min_position
 
-    def apply(self, logits: FloatArray, position: int) -> None:
-        """Change the logits, float32 [V], of the token to come at ``position``, in place."""
+    def apply(self, logits: FloatArray, position: int, mask: BitMask | None = None) -> None:
+        """Change the logits, float32 [V], of the token to come at ``position``, in place.
+
+        ``mask`` is what a grammar allows there, as for ``apply_mask``; it is not applied here.
+        """
         logits[self._bias_ids] += self._bias
         if self._penalties is not None:
             self._penalties.apply(logits)
@@ -78,7 +82,7 @@ class Adjustments:
         if self._bad_words is not None:
             for ids in self._bad_words.banned():
                 logits[ids] = -np.inf
-        if position < self._min_position:
+        if position < self._min_position and not (mask is not None and allows_only(mask, self._stop_ids)):
             logits[self._stop_ids] = -np.inf
 
 
@@ -89,3 +93,10 @@ def apply_mask(logits: FloatArray, mask: BitMask) -> None:
     """
     bits = np.unpackbits(mask.astype("<u4", copy=False).view(np.uint8), bitorder="little")
     logits[bits[: len(logits)] == 0] = -np.inf
+
+
+def allows_only(mask: BitMask, token_ids: IdArray) -> bool:
+    """Whether a mask, as for ``apply_mask``, has no bits but those of these tokens."""
+    others = mask.copy()
+    np.bitwise_and.at(others, token_ids // 32, ~(np.uint32(1) << (token_ids % 32).astype(np.uint32)))
+    return not others.any()

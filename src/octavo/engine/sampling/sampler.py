@@ -131,7 +131,7 @@ def _choose(
     if adjustments is not None or mask is not None:
         logits = logits.copy()
         if adjustments is not None:
-            adjustments.apply(logits, position)
+            adjustments.apply(logits, position, mask)
         if mask is not None:
             apply_mask(logits, mask)
         best = int(logits.argmax())
