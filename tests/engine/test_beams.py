@@ -9,7 +9,7 @@ from toy import EOS, VOCAB, ToyDetokenizer, ToyEngine, random_prompts, toy_greed
 from octavo.core.errors import EngineFailed, InvalidRequest
 from octavo.core.sampling import SamplingParams
 from octavo.engine.beam import BeamParams, BeamSearch
-from octavo.scheduling.admission import MAX_PREEMPTIONS
+from octavo.scheduling.preemption import MAX_PREEMPTIONS
 
 
 def toy_logprobs(tokens: list[int]) -> np.ndarray:

@@ -8,8 +8,8 @@ from toy import EOS, ToyEngine, random_prompts, toy_greedy
 
 from octavo.core.errors import InvalidRequest
 from octavo.paging.groups import GroupSpec, most_frames
-from octavo.scheduling import admission, scheduler
-from octavo.scheduling.admission import MAX_PREEMPTIONS
+from octavo.scheduling import planning, preemption
+from octavo.scheduling.preemption import MAX_PREEMPTIONS
 
 BLOCK = 8
 MIXED = (GroupSpec(64, num_tables=3), GroupSpec(16, num_tables=2), GroupSpec(8))
@@ -285,7 +285,7 @@ def test_a_request_is_explained_while_it_runs_and_not_before():
 
 
 def test_explanations_are_of_the_first_start_and_of_bounded_number(monkeypatch):
-    monkeypatch.setattr(scheduler, "MAX_EXPLAINED", 3)
+    monkeypatch.setattr(planning, "MAX_EXPLAINED", 3)
     toy = ToyEngine(num_blocks=12, max_num_seqs=2)
     generations = [toy.submit(random_prompt(24, seed=i), max_tokens=40, ignore_eos=True) for i in (1, 2)]
     toy.run(*generations)
@@ -306,7 +306,7 @@ def test_explanations_are_of_the_first_start_and_of_bounded_number(monkeypatch):
 # the step fits nowhere, shared blocks that others leave, a shared block that agrees in part.
 @pytest.mark.parametrize("seed", [3, 18, 38, 67, 75, 78, 90, 92, 113])
 def test_who_starts_when_all_it_may_need_is_free_is_never_preempted(seed, monkeypatch):
-    monkeypatch.setattr(admission, "MAX_PREEMPTIONS", 0)
+    monkeypatch.setattr(preemption, "MAX_PREEMPTIONS", 0)
     rng = np.random.default_rng(seed)
     num_groups = rng.integers(1, 4)
     groups = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from toy import EOS, VOCAB, ToyEngine, random_prompts, tokens_of, toy_greedy
 
 from octavo.core.errors import InvalidRequest
-from octavo.scheduling.admission import MAX_PREEMPTIONS
+from octavo.scheduling.preemption import MAX_PREEMPTIONS
 
 BLOCK = 8
 
@@ -253,7 +253,7 @@ def test_preemptions_of_a_request_are_bounded(num_blocks, growth, monkeypatch):
         return max(g.request.num_preemptions for g in generations)
 
     assert most_preempted() == MAX_PREEMPTIONS
-    monkeypatch.setattr("octavo.scheduling.admission.MAX_PREEMPTIONS", 1000)
+    monkeypatch.setattr("octavo.scheduling.preemption.MAX_PREEMPTIONS", 1000)
     assert most_preempted() > MAX_PREEMPTIONS  # the scene is one where the bound matters
 
 

@@ -12,7 +12,8 @@ from octavo.core.errors import InvalidRequest
 from octavo.core.sampling import SamplingParams
 from octavo.engine.generation import Generation
 from octavo.paging.groups import GroupSpec
-from octavo.scheduling.admission import MAX_PREEMPTIONS, Admission
+from octavo.scheduling.admission import Admission
+from octavo.scheduling.preemption import MAX_PREEMPTIONS
 
 GROUPS = {
     "one": (GroupSpec(8),),

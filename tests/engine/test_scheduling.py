@@ -8,7 +8,7 @@ from toy import EOS, ToyEngine, random_prompts, tokens_of, toy_greedy, toy_text
 
 from octavo.core.errors import InvalidRequest, QueueFull
 from octavo.core.request import Request
-from octavo.scheduling.admission import MAX_PREEMPTIONS
+from octavo.scheduling.preemption import MAX_PREEMPTIONS
 from octavo.scheduling.waiting import AGEING_STEPS
 
 
@@ -250,7 +250,7 @@ def test_nobody_waits_for_ever():
     submit_urgent(toy, [2], 0, max_tokens=2)
     num_steps = 0
     while not patient.finished:
-        if len(list(toy.scheduler._waiting)) < 3:
+        if toy.scheduler.stats().num_waiting < 3:
             submit_urgent(toy, [3], 0, max_tokens=2)
         toy.step()
         num_steps += 1

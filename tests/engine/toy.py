@@ -162,16 +162,15 @@ class ToyEngine:
     ) -> None:
         groups = groups or [GroupSpec(block_size)]
         sizes = [spec.block_size for spec in tables_of(groups)]
-        self.scheduler = SchedulerSettings(
+        settings = SchedulerSettings(
             num_blocks=num_blocks,
             groups=tuple(groups),
             prefix_cache=prefix_cache,
             max_num_seqs=max_num_seqs,
             max_step_tokens=max_step_tokens,
             **scheduling,  # type: ignore[arg-type]
-        ).build(namespace="toy", record=record)
-        if drafter is not None:
-            self.scheduler._drafter = drafter
+        )
+        self.scheduler = settings.build(namespace="toy", record=record, drafter=drafter)
         self.kv = self.scheduler.kv
         self.arena = ToyArena(num_blocks, max(sizes))
         self.model = ToyModel(self.arena, groups, hook=hook)

@@ -87,6 +87,12 @@ class Request:
         """Tokens generated so far."""
         return len(self.token_ids) - self.prompt_len
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether it is wanted how likely each token of the prompt is, and not all of that is known."""
+        wanted = self.params.prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < self.prompt_len - 1
+
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:

@@ -33,7 +33,7 @@ from octavo.engine.memory import MemoryReport
 from octavo.engine.progress import progress_bar
 from octavo.models.spec import DecoderSpec
 from octavo.paging.explain import PrefixExplanation
-from octavo.scheduling.scheduler import MAX_EXPLAINED
+from octavo.scheduling.planning import MAX_EXPLAINED
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | npt.NDArray[np.integer[Any]]

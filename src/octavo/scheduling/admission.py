@@ -1,18 +1,13 @@
 """Who fits: refuses what never can, and keeps free what those that run are sure to need."""
 
-from typing import Final
-
 from octavo.core.errors import InvalidRequest
 from octavo.core.request import Request
 from octavo.paging.grants import SlotPlan
 from octavo.paging.groups import most_frames
 from octavo.paging.manager import KVManager
 from octavo.paging.matching import PrefixMatch
+from octavo.scheduling.preemption import is_protected
 from octavo.scheduling.running import Running, RunningSet
-
-# After so many preemptions a request comes back only when the pool can hold the most that it and everything
-# that runs may still grow to; from then on nothing preempts it.
-MAX_PREEMPTIONS: Final = 3
 
 
 class Admission:
@@ -21,11 +16,6 @@ class Admission:
     def __init__(self, kv: KVManager, running: RunningSet) -> None:
         self._kv = kv
         self._running = running
-
-    @staticmethod
-    def is_protected(request: Request) -> bool:
-        """Whether it was preempted so often that nothing may preempt it again."""
-        return request.num_preemptions >= MAX_PREEMPTIONS
 
     def check_fits(self, request: Request) -> None:
         """Refuse what could never run.
@@ -60,8 +50,8 @@ class Admission:
         more for each that runs, and what the beams of a search take that are not there yet. If the candidate
         was preempted too often, or comes before one that was, it is the most they can ever need.
         """
-        final = self.is_protected(candidate) or any(
-            self.is_protected(r.request) and r.request.turn > candidate.turn for r in self._running
+        final = is_protected(candidate) or any(
+            is_protected(r.request) and r.request.turn > candidate.turn for r in self._running
         )
         total = self._kv.growth_from(match, self._goal(candidate, final=final))
         total += self._growth_to_come(candidate, 1, final=final)

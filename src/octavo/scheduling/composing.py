@@ -32,7 +32,7 @@ class Composition:
     def most_tokens(self, request: Request, num_pending: int, budget: int) -> int:
         """Tokens of ``request`` that the budget pays for; few of a prompt whose logits are wanted."""
         count = min(num_pending, budget)
-        if is_scored(request):
+        if request.is_scored:
             count = min(count, MAX_SCORED_TOKENS - self._num_scored)
             self._num_scored += count
         return count
@@ -58,6 +58,11 @@ class Composition:
             )
         )
 
+    def forget_row(self, row: int | None) -> None:
+        """Whoever this step opened ``row`` for does not need it."""
+        opened = self.plan.opened_rows
+        opened[:] = [o for o in opened if o.row != row]
+
     def compute(self, running: Running, count: int) -> None:
         """``running`` advances by ``count`` known tokens, for which it has slots, and by its drafts."""
         request, start, row = running.request, running.num_slots, running.row
@@ -67,7 +72,7 @@ class Composition:
         if running.drafts:
             work = work._replace(token_ids=work.token_ids + running.drafts, num_drafts=len(running.drafts))
             running.drafts = []
-        if is_scored(request) and start < request.prompt_len:
+        if request.is_scored and start < request.prompt_len:
             next_token_id = request.token_ids[end] if end < request.prompt_len else None
             work = work._replace(score=True, next_token_id=next_token_id)
         self.plan.work.append(work)
@@ -80,9 +85,3 @@ class Composition:
         index = len(self.plan.work) - 1
         self.forks[index] = forks
         self.plan.work[index] = self.plan.work[index]._replace(forks=tuple(row for _, row in forks))
-
-
-def is_scored(request: Request) -> bool:
-    """Whether it is wanted how likely each token of the prompt is, and not all of that is known."""
-    wanted = request.params.prompt_logprobs is not None
-    return wanted and len(request.prompt_logprobs) < request.prompt_len - 1

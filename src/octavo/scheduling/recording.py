@@ -21,7 +21,7 @@ from octavo.core.sampling import SamplingParams
 from octavo.paging.groups import GroupSpec
 from octavo.paging.hashing import TOKEN_BYTES
 from octavo.paging.manager import KVManager
-from octavo.scheduling.drafting import NGramDrafter
+from octavo.scheduling.drafting import Drafter, NGramDrafter
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.step import StepPlan, StepResult
 
@@ -53,21 +53,29 @@ class SchedulerSettings:
     speculative: Speculative | None = None
     max_drafts: int = 8
 
-    def build(self, *, namespace: str = "", record: Path | None = None) -> Scheduler:
-        """A scheduler with an empty pool, which writes a recording if a path is given."""
+    def build(
+        self, *, namespace: str = "", record: Path | None = None, drafter: Drafter | None = None
+    ) -> Scheduler:
+        """A scheduler with an empty pool, which writes a recording if a path is given.
+
+        Args:
+            drafter: guesses tokens in place of what ``speculative`` names.
+        """
         kv = KVManager(
             num_blocks=self.num_blocks,
             groups=self.groups,
             prefix_cache=self.prefix_cache,
             namespace=namespace,
         )
+        if drafter is None and self.speculative == "ngram":
+            drafter = NGramDrafter(self.max_drafts)
         options: dict[str, Any] = {
             "max_num_seqs": self.max_num_seqs,
             "max_step_tokens": self.max_step_tokens,
             "max_chunk_tokens": self.max_chunk_tokens,
             "policy": self.scheduling,
             "max_waiting": self.max_waiting,
-            "drafter": NGramDrafter(self.max_drafts) if self.speculative == "ngram" else None,
+            "drafter": drafter,
         }
         return Scheduler(kv, **options) if record is None else RecordingScheduler(kv, self, record, **options)
 

@@ -1,4 +1,4 @@
-"""Who runs: requests that hold blocks, in the order of their turns, and the rows that most of them have.
+"""Who runs: requests that hold blocks, in the order of their turns, and all that is kept for each of them.
 
 A row is a place in a step, a sequence is blocks. What is computed needs both. A request that has its blocks
 but no row is *parked*: it costs no time, and nothing is lost when it gets a row again.
@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 
 from octavo.core.request import Request, Turn
 from octavo.paging.invariants import BrokenInvariant
+from octavo.paging.manager import KVManager
+from octavo.paging.matching import PrefixMatch
+from octavo.scheduling.drafting import Drafter
+from octavo.scheduling.in_flight import InFlightPrefixes
 
 
 @dataclass(slots=True, eq=False)
@@ -39,9 +43,25 @@ class Running:
 
 
 class RunningSet:
-    """Who runs, and rows 0 .. num_rows - 1. Iteration is in the order of turns."""
+    """Who runs, and rows 0 .. num_rows - 1. Iteration is in the order of turns.
 
-    def __init__(self, num_rows: int) -> None:
+    Args:
+        prefixes: told what is being computed, and when that ends.
+        drafter: told who runs no longer.
+
+    Attributes:
+        num_changes: how often one came or went; while it stays the same, so do they.
+        closed_rows: rows that lost their owner and that the runner has not been told of.
+    """
+
+    def __init__(
+        self, kv: KVManager, num_rows: int, *, prefixes: InFlightPrefixes, drafter: Drafter | None
+    ) -> None:
+        self.num_changes = 0
+        self.closed_rows: list[int] = []
+        self._kv = kv
+        self._prefixes = prefixes
+        self._drafter = drafter
         self._num_rows = num_rows
         self._free_rows = list(reversed(range(num_rows)))
         self._in_order: list[Running] = []
@@ -83,17 +103,47 @@ class RunningSet:
             yield group
             at += len(group)
 
-    def add(self, running: Running) -> None:
-        """One more runs."""
+    # Coming and going
+
+    def match(self, request: Request) -> PrefixMatch:
+        """What the cache has of a request; nothing if the logits of its prompt are wanted."""
+        limit = len(request.prompt_logprobs) if request.is_scored else None
+        return self._kv.match(request.token_ids, salt=request.salt, limit=limit)
+
+    def start(self, request: Request, match: PrefixMatch) -> Running:
+        """``request`` runs from now on, with the blocks of its match and no row."""
+        request.num_computed = match.num_tokens
+        if self._kv.matcher.enabled:
+            self._prefixes.start(request, match)
+        seq_id = self._kv.create_sequence(request.token_ids, salt=request.salt, match=match)
+        return self._add(Running(request, seq_id, match.num_tokens))
+
+    def fork(self, parent: Running, request: Request, num_shared: int, *, row: int | None = None) -> Running:
+        """``request`` runs on the first ``num_shared`` tokens of another's sequence, then its own."""
+        seq_id = self._kv.fork(parent.seq_id)
+        self._kv.truncate(seq_id, num_shared)
+        self._kv.append_tokens(seq_id, request.token_ids[num_shared:])
+        request.num_computed = num_shared
+        return self._add(Running(request, seq_id, num_shared, row))
+
+    def leave(self, running: Running) -> None:
+        """It runs no longer: its row and its blocks are free."""
+        request = running.request
+        del self._of[request]
+        self._in_order.remove(running)
+        self.num_changes += 1
+        self._prefixes.stop(request)
+        if self._drafter is not None:
+            self._drafter.forget(request)
+        self._kv.release_sequence(running.seq_id)
+        if running.row is not None:
+            self.give_row(running.row)
+
+    def _add(self, running: Running) -> Running:
         self._of[running.request] = running
         insort(self._in_order, running, key=_turn)
-
-    def remove(self, running: Running) -> None:
-        """It runs no longer; its row is free."""
-        del self._of[running.request]
-        self._in_order.remove(running)
-        if running.row is not None:
-            self._free_rows.append(running.row)
+        self.num_changes += 1
+        return running
 
     # Rows
 
@@ -114,12 +164,22 @@ class RunningSet:
     def give_row(self, row: int) -> None:
         """A taken row is free again."""
         self._free_rows.append(row)
+        self.closed_rows.append(row)
+
+    def park(self, running: Running) -> None:
+        """It keeps its blocks and gives its row back."""
+        assert running.row is not None
+        self.give_row(running.row)
+        running.row = None
 
     def check(self) -> None:
-        """Raise BrokenInvariant if a row has two owners or none."""
+        """Raise BrokenInvariant if a row has two owners or none, or blocks are held though nobody runs."""
         rows = [r.row for r in self._in_order if r.row is not None] + self._free_rows
         if sorted(rows) != list(range(self._num_rows)):
             raise BrokenInvariant(f"rows lost or owned twice: {sorted(rows)} of {self._num_rows}")
+        num_held = self._kv.pool.num_blocks - 1 - self._kv.num_free_blocks
+        if num_held and not self._in_order:
+            raise BrokenInvariant(f"{num_held} blocks are held though nothing runs")
 
 
 def _turn(running: Running) -> Turn:
