@@ -1,6 +1,9 @@
 """Far more work than fits: everything ends, nothing is lost, nothing is left behind."""
 
+import gc
 import json
+import re
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,15 @@ import pytest
 from toy import ToyEngine, random_prompts, toy_greedy
 
 from octavo import LLM, SamplingParams
+from octavo.core.request import Request
+from octavo.core.structured import StructuredOutput
+from octavo.engine.beam_generation import BeamGeneration
+from octavo.engine.choice import Choice
+from octavo.engine.generation import Generation
+from octavo.engine.grammar import GrammarMatcher
+from octavo.paging.sequence import Sequence
+from octavo.scheduling.preemption import MAX_PREEMPTIONS
+from octavo.scheduling.running import Running
 
 
 def resident_bytes() -> int:
@@ -15,22 +27,65 @@ def resident_bytes() -> int:
     return pages * 4096
 
 
-def test_five_hundred_requests_in_a_pool_for_three():
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 99}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "array", "items": NUMBER, "minItems": 5}, "ok": {"type": "boolean"}},
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+CHOICES = ["yes", "no", "not yet", "nobody knows when that will ever be"]
+REGEX = r"[a-f]{20,30}(-[0-9]{3}){3,9}"
+GRAMMARS = (
+    None,
+    StructuredOutput(choice=CHOICES),
+    StructuredOutput(regex=REGEX),
+    StructuredOutput(json_schema=SCHEMA),
+    None,
+)
+
+
+def check_language(structured: StructuredOutput, text: str) -> None:
+    """Whether a whole output is what was asked for, by others than the library that saw to it."""
+    if structured.choice is not None:
+        assert text in CHOICES
+    elif structured.regex is not None:
+        assert re.fullmatch(REGEX, text)
+    else:
+        value = json.loads(text)
+        assert list(value) == ["n", "ok"]
+        assert len(value["n"]) >= 5
+        assert set(value["n"]) <= set(range(100))
+        assert isinstance(value["ok"], bool)
+
+
+@pytest.mark.parametrize("speculative", [None, "ngram"])
+def test_five_hundred_requests_in_a_pool_for_three(speculative):
+    """Samples, searches, grammars, priorities, salts, aborts; three in five have a grammar."""
     rng = np.random.default_rng(0)
     prompts = random_prompts(500, seed=0, longest=12)
-    toy = ToyEngine(num_blocks=28, max_num_seqs=12, max_step_tokens=48, scheduling="priority")
+    toy = ToyEngine(
+        num_blocks=28,
+        max_num_seqs=12,
+        max_step_tokens=48,
+        scheduling="priority",
+        speculative=speculative,
+        grammars=True,
+    )
     waiting = list(enumerate(prompts))
     generations = {}
     while waiting or toy.engine.has_work:
         for _ in range(int(rng.integers(0, 6))):
             if waiting:
                 i, prompt = waiting.pop(0)
+                is_search = i % 22 == 0
                 params = SamplingParams(
                     temperature=0.0,
                     ignore_eos=True,
                     max_tokens=1 + i % 60,
                     n=1 + (i % 11 == 0) * 2,
-                    use_beam_search=i % 11 == 0 and i % 2 == 0,
+                    use_beam_search=is_search,
+                    structured_outputs=None if is_search else GRAMMARS[i % 5],
                 )
                 generation = toy.engine.prepare(prompt, params, priority=i % 3, salt="ab"[i % 7 == 0])
                 toy.engine.submit(generation)
@@ -42,26 +97,60 @@ def test_five_hundred_requests_in_a_pool_for_three():
     toy.run()
     assert len(generations) == 500
     assert toy.scheduler.stats().num_preemptions > 50
+    num_whole = 0
     for i, generation in generations.items():
-        output = generation.output()
+        output, structured = generation.output(), generation.request.params.structured_outputs
         assert output.error is None
-        if i % 22 and all(o.finish_reason == "length" for o in output.outputs):
-            assert {tuple(o.token_ids) for o in output.outputs} == {tuple(toy_greedy(prompts[i], 1 + i % 60))}
+        assert output.metrics.num_preemptions <= MAX_PREEMPTIONS * len(generation.choices)
+        if i % 22 == 0:
+            continue
+        right = toy_greedy(prompts[i], 1 + i % 60, structured=structured)
+        for completion in output.outputs:
+            is_aborted = completion.finish_reason == "abort"
+            assert completion.token_ids == (right[: len(completion.token_ids)] if is_aborted else right)
+            if structured is not None and completion.finish_reason == "stop":
+                check_language(structured, completion.text)
+                num_whole += 1
+    assert num_whole > 100
+
+
+def num_alive() -> int:
+    """Objects of the kinds of which each request has one or more."""
+    gc.collect()
+    kinds = {Request, Generation, BeamGeneration, Choice, Running, Sequence, GrammarMatcher}
+    return sum(type(thing) in kinds for thing in gc.get_objects())
 
 
 def test_memory_stays_flat_over_five_thousand_requests():
-    toy = ToyEngine(num_blocks=60, max_num_seqs=16)
+    """Of every kind, ended in every way. A kilobyte kept of each would show."""
+    toy = ToyEngine(num_blocks=60, max_num_seqs=16, grammars=True, speculative="ngram", scheduling="priority")
     rng = np.random.default_rng(1)
-    seen = []
+    kinds = (
+        {"n": 2, "logprobs": 1, "stop": ["zz"]},
+        {"use_beam_search": True, "n": 3},
+        {"structured_outputs": {"choice": CHOICES}},
+        {"prompt_logprobs": 1, "repetition_penalty": 1.1, "bad_words": ["x"]},
+        {"best_of": 2, "min_tokens": 2},
+    )
+    seen, generations = [], deque(maxlen=8)
+    before = num_alive()
     for count in range(5000):
         prompt = rng.integers(0, 60, 5).tolist()
-        toy.submit(prompt, max_tokens=2, n=1 + count % 2, temperature=0.5, stop=["zz"], logprobs=1)
+        params = SamplingParams(max_tokens=2, temperature=0.5, **kinds[count % 5])
+        generation = toy.engine.prepare(prompt, params, priority=count % 3, salt=str(count % 7))
+        toy.engine.submit(generation)
+        generations.append(generation)
+        if count % 10 == 9:
+            toy.engine.abort(generations[int(rng.integers(8))])
         while toy.scheduler.stats().num_waiting > 8:
             toy.engine.step()
         if count % 1000 == 999:
             seen.append(resident_bytes())
     toy.run()
-    assert seen[-1] - seen[1] < 4 << 20
+    generations.clear()
+    del generation
+    assert num_alive() <= before + 2  # the only compiled grammar, and its copy in the cache
+    assert seen[-1] - seen[1] < 2 << 20
 
 
 @pytest.mark.parametrize("speculative", [None, "ngram"])

@@ -9,17 +9,21 @@ too early gives other tokens.
 import codecs
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from octavo.attention.plan import StepInputs
 from octavo.core.sampling import SamplingParams
+from octavo.core.structured import StructuredOutput
 from octavo.engine.batch_state import BatchState
 from octavo.engine.choice import Detokenizer
 from octavo.engine.engine import Engine, ModelLimits
 from octavo.engine.generation import Generation
+from octavo.engine.grammar import GrammarCompiler
 from octavo.engine.runner import Runner
+from octavo.engine.sampling.adjustments import apply_mask
 from octavo.engine.sampling.state import SamplingState
 from octavo.paging.groups import GroupSpec
 from octavo.scheduling.drafting import Drafter
@@ -97,10 +101,18 @@ def toy_logits(values: list[int]) -> np.ndarray:
 
 
 def toy_greedy(
-    prompt: list[int], num_tokens: int, groups: Sequence[GroupSpec] = (GroupSpec(8),)
+    prompt: list[int],
+    num_tokens: int,
+    groups: Sequence[GroupSpec] = (GroupSpec(8),),
+    *,
+    structured: StructuredOutput | None = None,
 ) -> list[int]:
-    """What the engine must generate at temperature 0, computed without any cache."""
+    """What the engine must generate at temperature 0, computed without any cache.
+
+    It goes on behind the end token, unless a grammar says what may come.
+    """
     tables = tables_of(groups)
+    matcher = None if structured is None else toy_grammars().compile(structured).result()
     layers: list[list[int]] = [[] for _ in tables]
     tokens = list(prompt)
     for position in range(len(prompt) + num_tokens - 1):
@@ -108,14 +120,23 @@ def toy_greedy(
             first = 0 if spec.window is None else max(0, position - spec.window + 1)
             layer.append(toy_value(np.array(layer[first:], np.int64), tokens[position]))
         if position + 1 == len(tokens):
-            tokens.append(int(toy_logits([layer[-1] for layer in layers]).argmax()))
+            logits = toy_logits([layer[-1] for layer in layers])
+            if matcher is not None:
+                mask = np.zeros(toy_grammars().num_words, np.uint32)
+                matcher.fill_mask(mask)
+                apply_mask(logits, mask)
+            tokens.append(int(logits.argmax()))
+            if matcher is not None:
+                matcher.accept(tokens[-1])
+                if tokens[-1] == EOS:
+                    break
     return tokens[len(prompt) :]
 
 
 class ToyDetokenizer:
-    """Token t is byte t of a text, repeated: letters, and emoji of four tokens each."""
+    """Token t is byte t of a text: letters, emoji of four tokens each, what JSON needs."""
 
-    TEXT = ("abcdefghijklmnopqrstuvwxyz .,-" + "😀🚀🌈é").encode()
+    TEXT = ("abcdefghijklmnopqrstuvwxyz .,-" + "😀🚀🌈é" + '{}[]":0123456789').encode()
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -131,11 +152,24 @@ class ToyDetokenizer:
 
 
 class ToyTokenizer:
+    bos_token_id = None
+
     def token_bytes(self, token_id: int) -> bytes:
         text = ToyDetokenizer.TEXT
         return text[token_id % len(text) :][:1]
 
     visible_bytes = token_bytes
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id == EOS
+
+    def encode(self, text: str, **_: bool) -> list[int]:
+        return [ToyDetokenizer.TEXT.index(byte) for byte in text.encode()]
+
+
+@cache
+def toy_grammars() -> GrammarCompiler:
+    return GrammarCompiler(ToyTokenizer(), vocab_size=VOCAB, end_token_ids=[EOS])  # type: ignore[arg-type]
 
 
 def toy_text(token_ids: list[int]) -> str:
@@ -158,6 +192,7 @@ class ToyEngine:
         make_detokenizer: Callable[[], Detokenizer] = ToyDetokenizer,
         drafter: Drafter | None = None,
         record: Path | None = None,
+        grammars: bool = False,
         **scheduling: object,
     ) -> None:
         groups = groups or [GroupSpec(block_size)]
@@ -182,11 +217,13 @@ class ToyEngine:
                 max_num_seqs, vocab_size=VOCAB, eos_token_ids=(EOS,), tokenizer=ToyTokenizer()
             ),
         )
+        compiler = toy_grammars() if grammars else None
         self.engine = Engine(
             self.scheduler,
-            Runner(self.model, arena=self.arena, state=state),
+            Runner(self.model, arena=self.arena, state=state, grammars=compiler),
             limits=ModelLimits(VOCAB, context_len, "the toy's limit", (EOS,)),
             make_detokenizer=lambda params: make_detokenizer(),
+            grammars=compiler,
         )
 
     def submit(self, prompt: list[int], **params: object) -> Generation:
