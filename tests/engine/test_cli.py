@@ -13,7 +13,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.cli.chat import Conversation
 from octavo.cli.terminal import visible
-from octavo.engine.sampling.sampler import Sampled
+from octavo.scheduling.step import StepResult
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_log_probabilities_of_a_line_are_printed(run, model, tmp_path):
 def test_a_failed_prompt_gives_status_1_and_the_others_their_text(run, model, monkeypatch):
     def fail_one(logits, rows, positions, state, **_):
         tokens = logits.argmax(axis=1).tolist()
-        return Sampled(tokens, {i: "no logits" for i, row in enumerate(rows) if row == 1})
+        return StepResult(tokens, {i: "no logits" for i, row in enumerate(rows) if row == 1})
 
     monkeypatch.setattr("octavo.engine.runner.sampler", SimpleNamespace(sample=fail_one))
     status, out, err = run("generate", "a", "b", "c", "--max-tokens", 3, "--json", *model)

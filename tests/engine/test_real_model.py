@@ -9,7 +9,7 @@ import pytest
 
 from octavo import LLM, RequestOutput, SamplingParams
 from octavo.core.errors import InvalidConfig, InvalidRequest, ModelNotFound, NotYetSupported, OctavoError
-from octavo.engine.sampling.sampler import Sampled
+from octavo.scheduling.step import StepResult
 
 PROMPTS = [
     "The capital of France is",
@@ -395,7 +395,7 @@ def test_special_tokens_are_text_if_asked_for(llm):
 
 def test_stream_of_a_failing_request_says_so(llm, monkeypatch):
     def fail(logits, rows, positions, state, **_):
-        return Sampled([-1] * len(rows), dict.fromkeys(range(len(rows)), "no logits"))
+        return StepResult([-1] * len(rows), dict.fromkeys(range(len(rows)), "no logits"))
 
     stream = llm.stream("Once upon a time", GREEDY)
     next(stream)

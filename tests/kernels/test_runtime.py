@@ -30,7 +30,7 @@ def small_program(backend: CpuBackend, max_tokens: int = 8):
 
 
 def good_step():
-    return dataclasses.replace(step_of(6, [2, 5], ids=[3, 1, 4, 1, 5, 9]))
+    return step_of(6, [2, 5], ids=[3, 1, 4, 1, 5, 9])
 
 
 INT32 = np.int32
@@ -72,7 +72,7 @@ def test_a_bad_step_is_refused_by_name_and_changes_nothing(message: str) -> None
     program = small_program(CpuBackend(2))
     expected = program(good_step()).copy()
     with pytest.raises(ValueError, match=message):
-        program(dataclasses.replace(good_step(), **BAD_STEPS[message]))
+        program(good_step()._replace(**BAD_STEPS[message]))
     np.testing.assert_array_equal(program(good_step()), expected)
 
 
@@ -88,15 +88,14 @@ def test_a_block_before_the_window_may_be_the_null_block() -> None:
         attention=attention,
         max_tokens=8,
     )
-    step = dataclasses.replace(
-        step_of(1),
+    step = step_of(1)._replace(
         positions=np.array([15], INT32),
         context_len=np.array([15], INT32),
         block_tables=(np.array([[0, 1]], INT32),),
     )
     assert np.isfinite(program(step)).all()
     with pytest.raises(ValueError, match="\\[0, 0\\]=0"):  # position 14 sees back to 7, in block 0
-        program(dataclasses.replace(step, positions=step.positions - 1, context_len=step.context_len - 1))
+        program(step._replace(positions=step.positions - 1, context_len=step.context_len - 1))
 
 
 def test_buffers_are_reused_and_never_while_needed() -> None:
@@ -148,7 +147,7 @@ def test_a_value_that_is_read_later_is_not_overwritten() -> None:
 def test_output_grows_with_the_rows_asked_for() -> None:
     program = small_program(CpuBackend(2))
     for wanted in ([5], [0, 1, 2, 3, 4, 5], [], [2]):
-        assert program(dataclasses.replace(good_step(), logit_tokens=np.array(wanted, INT32))).shape == (
+        assert program(good_step()._replace(logit_tokens=np.array(wanted, INT32))).shape == (
             len(wanted),
             16,
         )

@@ -6,8 +6,9 @@ from sampling_case import Letters, state_for
 
 from octavo.core.sampling import SamplingParams
 from octavo.engine.sampling.random_numbers import stream_of, uniform
-from octavo.engine.sampling.sampler import Sampled, sample
+from octavo.engine.sampling.sampler import sample
 from octavo.engine.sampling.state import SamplingState
+from octavo.scheduling.step import StepResult
 
 TEXTS = Letters([chr(ord("a") + t % 26) * (1 + t // 26) for t in range(200)])
 SETTINGS = [
@@ -40,12 +41,12 @@ def test_greedy_takes_the_lowest_id_among_equals():
     logits[0, [7, 30]] = 2
     logits[2, 49] = 1
     state = state_for(*[SamplingParams(temperature=0)] * 3)
-    assert sample(logits, np.arange(3), np.zeros(3, np.int32), state) == Sampled([7, 0, 49])
+    assert sample(logits, np.arange(3), np.zeros(3, np.int32), state) == StepResult([7, 0, 49])
 
 
 def test_a_plain_row_leaves_no_trace():
     state = state_for(SamplingParams(temperature=0, stop=["x"], stop_token_ids=[3], seed=5, top_k=4))
-    assert not state.is_special.any()
+    assert not state.special
     assert [state.filters, state.adjustments, state.num_logprobs, state.faults] == [{}] * 4
     assert state.streams == {}
 
@@ -56,7 +57,7 @@ def test_a_closed_row_is_plain_again():
     for settings in SETTINGS:
         state = state_for(SamplingParams(**{**settings, "logit_bias": {3: 50.0}}), tokenizer=TEXTS)
         state.close(0)
-        assert sample(logits, ints(0), ints(0), state) == Sampled([7])
+        assert sample(logits, ints(0), ints(0), state) == StepResult([7])
     state.open(0, SamplingParams(logit_bias={3: 50.0}, temperature=0), seed=0)
     assert sample(logits, ints(0), ints(0), state).token_ids == [3]
     state.open(0, SamplingParams(temperature=0), seed=0)  # opened again without having been closed
@@ -92,7 +93,7 @@ def test_unusable_logits_are_named_and_hurt_no_other_row(bad, settings):
     logits[1, 17] = bad
     rows, positions = np.arange(3), ints(5, 6, 7)
 
-    def run(values: np.ndarray) -> Sampled:
+    def run(values: np.ndarray) -> StepResult:
         return sample(values, rows, positions, state_for(*[SamplingParams(**settings)] * 3, tokenizer=TEXTS))
 
     result, expected = run(logits), run(clean)

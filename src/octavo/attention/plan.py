@@ -3,7 +3,8 @@
 Built once per step, read by every layer. Legend: R rows in the step, T step tokens.
 """
 
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,7 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class StepInputs:
+class StepInputs(NamedTuple):
     """Arrays of one step, shared by all operations of the forward pass.
 
     Tokens are grouped by row: step tokens ``query_start[i] : query_start[i + 1]`` belong to ``rows[i]`` and
@@ -48,16 +48,16 @@ class StepInputs:
         rows: list[int], context_len: list[int], token_ids: list[int], block_tables: tuple[IntArray, ...]
     ) -> "StepInputs":
         """Lay out the usual step: one new token for each row, and its logits wanted. Same as ``build``."""
-        query_start = np.arange(len(rows) + 1, dtype=np.int32)
         positions = np.array(context_len, np.int32)
+        query_start, logit_tokens = _one_token_each(len(rows))
         return StepInputs(
-            token_ids=np.array(token_ids, np.int32),
-            positions=positions,
-            rows=np.array(rows, np.int32),
-            query_start=query_start,
-            context_len=positions,
-            logit_tokens=query_start[:-1],
-            block_tables=block_tables,
+            np.array(token_ids, np.int32),
+            positions,
+            np.array(rows, np.int32),
+            query_start,
+            positions,
+            logit_tokens,
+            block_tables,
         )
 
     @staticmethod
@@ -87,3 +87,11 @@ class StepInputs:
             logit_tokens=logit_tokens,
             block_tables=block_tables,
         )
+
+
+@lru_cache
+def _one_token_each(num_rows: int) -> tuple[IntArray, IntArray]:
+    """``query_start`` and ``logit_tokens`` of a step with one token for each row."""
+    query_start = np.arange(num_rows + 1, dtype=np.int32)
+    query_start.setflags(write=False)
+    return query_start, query_start[:-1]

@@ -51,8 +51,11 @@ class Choice:
         while self._num_seen < end:
             token_id = request.token_ids[self._num_seen]
             self._num_seen += 1
-            is_early = self._num_seen - request.prompt_len < params.min_tokens
-            self.text += self._stops.push(self._detokenizer.push(token_id), exempt=is_early)
+            text = self._detokenizer.push(token_id)
+            if params.stop:
+                is_early = self._num_seen - request.prompt_len < params.min_tokens
+                text = self._stops.push(text, exempt=is_early)
+            self.text += text
             if self._stops.stopped:
                 del request.token_ids[self._num_seen :]
                 del request.logprobs[self._num_seen - request.prompt_len :]

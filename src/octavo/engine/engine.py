@@ -176,7 +176,8 @@ class Engine:
         """
         with self._lock:
             self._check_alive()
-            self._abort_dropped()
+            if self._dropped:
+                self._abort_dropped()
             try:
                 plan = self.scheduler.schedule()
                 advanced = self.scheduler.commit(self.runner.run(plan))
@@ -252,7 +253,7 @@ class Engine:
             self._blame(request, error)
         if request.finish_reason is not None:
             self._close(generation, request, now_s)
-        else:
+        elif generation.on_change is not None:
             generation.notify()
 
     def _close(self, generation: Generation, request: Request, now_s: float) -> None:

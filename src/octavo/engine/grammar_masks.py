@@ -7,8 +7,7 @@ import numpy as np
 
 from octavo.engine.batch_state import BatchState
 from octavo.engine.grammar import GrammarCompiler, GrammarFailed, GrammarMatcher, Mask
-from octavo.engine.sampling.sampler import Sampled
-from octavo.scheduling.step import RowWork
+from octavo.scheduling.step import RowWork, StepResult
 
 Masks = dict[int, Mask]
 
@@ -46,9 +45,10 @@ class GrammarMasks:
             return None
         return self._thread.submit(self._fill, plain, drafted)
 
-    def accept(self, rows: Sequence[int], chosen: Sampled, drafts: Sequence[int] | None) -> None:
-        """Let each row's grammar follow what was chosen for it; who cannot follow fails."""
+    def accept(self, rows: Sequence[int], chosen: StepResult) -> dict[int, str]:
+        """Let each row's grammar follow what was chosen for it; why those fail that cannot, by place."""
         grammars = self._state.grammars
+        failures: dict[int, str] = {}
         for place, row in enumerate(rows):
             if row not in grammars or place in chosen.failures or chosen.token_ids[place] < 0:
                 continue
@@ -57,8 +57,9 @@ class GrammarMasks:
                     raise GrammarFailed(self._failures[place])
                 grammars[row].accept(chosen.token_ids[place])
             except GrammarFailed as error:
-                chosen.failures[place] = str(error)
+                failures[place] = str(error)
         self._failures.clear()
+        return failures
 
     def _fill(
         self,

@@ -15,7 +15,6 @@ from octavo.engine.sampling import sampler
 from octavo.engine.sampling.logprobs import likeliest, token_logprobs
 from octavo.scheduling.step import RowWork, StepPlan, StepResult
 
-IntArray = npt.NDArray[np.int32]
 Program = Callable[[StepInputs], npt.NDArray[np.float32]]
 
 
@@ -61,40 +60,41 @@ class Runner:
         if not plan.work:
             return StepResult([])
         work, tables = plan.work, state.block_tables
-        plain = all(len(w.token_ids) == 1 and w.sample and not w.forks and not w.score for w in work)
-        if plain:  # the usual step; it costs a tenth of what laying out any step does
-            inputs = StepInputs.decode(
-                [w.row for w in work], [w.start for w in work], [w.token_ids[0] for w in work], tables
-            )
+        if plan.is_plain:  # the usual step; it costs a tenth of what laying out any step does
+            rows, starts = [w.row for w in work], [w.start for w in work]
+            inputs = StepInputs.decode(rows, starts, [w.token_ids[0] for w in work], tables)
         else:
             inputs = StepInputs.build([(w.row, w.start, w.token_ids, w.num_logits) for w in work], tables)
         masks = self._masks.begin(work) if state.grammars and self._masks is not None else None
         logits = self.program(inputs)
-        if not len(inputs.logit_tokens):
+        if not len(logits):
             return StepResult([])
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
-        at: IntArray | None = None
-        if plain:
-            rows, positions = inputs.rows, inputs.positions + 1
+        sources: list[int] | None = None
+        drafts: list[int] | None = None
+        if plan.is_plain:
+            positions = [start + 1 for start in starts]
         else:
             prompt_logprobs = self._score(work, logits)
-            at, rows, positions = _places(work)
-            if not len(rows):
+            sources, rows, positions = _places(work)
+            drafts = _drafts(work)
+            if not rows:
                 return StepResult([], prompt_logprobs=prompt_logprobs)
-        drafts = _drafts(work) if at is not None else None
         allowed = None if masks is None else masks.result()
         chosen = sampler.sample(
-            logits, rows, positions, state.sampling, sources=at, drafts=drafts, masks=allowed
+            logits, rows, positions, state.sampling, sources=sources, drafts=drafts, masks=allowed
         )
         if allowed and self._masks is not None:
-            self._masks.accept(rows.tolist(), chosen, drafts)
-        candidates = {}
+            failures = self._masks.accept(rows, chosen)
+            chosen = chosen._replace(failures={**chosen.failures, **failures})
         if state.num_candidates:
-            for i, row in enumerate(rows.tolist()):
+            candidates = {}
+            for i, row in enumerate(rows):
                 if row in state.num_candidates and i not in chosen.failures:
-                    row_logits = logits[i if at is None else at[i]]
+                    row_logits = logits[i if sources is None else sources[i]]
                     candidates[i] = likeliest(row_logits, state.num_candidates[row])
-        return StepResult(chosen.token_ids, chosen.failures, chosen.logprobs, candidates, prompt_logprobs)
+            chosen = chosen._replace(candidates=candidates)
+        return chosen._replace(prompt_logprobs=prompt_logprobs) if prompt_logprobs else chosen
 
     def _score(
         self, work: Sequence[RowWork], logits: npt.NDArray[np.float32]
@@ -115,33 +115,33 @@ class Runner:
         return scores
 
 
-def _places(work: Sequence[RowWork]) -> tuple[IntArray | None, IntArray, IntArray]:
+def _places(work: Sequence[RowWork]) -> tuple[list[int] | None, list[int], list[int]]:
     """Where tokens are chosen: index among the step's logits (None: one after the other), row, position."""
     if not any(w.num_drafts or w.forks or w.score for w in work):
-        plain = [w for w in work if w.sample]
-        rows = np.fromiter((w.row for w in plain), np.int32, len(plain))
-        positions = np.fromiter((w.start + len(w.token_ids) for w in plain), np.int32, len(plain))
-        return None, rows, positions
-    at, rows_, positions_ = [], [], []
+        chosen = [w for w in work if w.sample]
+        return None, [w.row for w in chosen], [w.start + len(w.token_ids) for w in chosen]
+    sources: list[int] = []
+    rows: list[int] = []
+    positions: list[int] = []
     first = 0
     for w in work:
         if w.sample:
             known = first + w.num_logits - 1 - w.num_drafts  # the last known token's logits
             position = w.start + len(w.token_ids) - w.num_drafts
-            for i in range(1 + w.num_drafts):
-                at.append(known + i)
-                rows_.append(w.row)
-                positions_.append(position + i)
-            for row in w.forks:
-                at.append(known)
-                rows_.append(row)
-                positions_.append(position)
+            sources += range(known, known + 1 + w.num_drafts)
+            rows += [w.row] * (1 + w.num_drafts)
+            positions += range(position, position + 1 + w.num_drafts)
+            sources += [known] * len(w.forks)
+            rows += w.forks
+            positions += [position] * len(w.forks)
         first += w.num_logits
-    return np.array(at, np.int32), np.array(rows_, np.int32), np.array(positions_, np.int32)
+    return sources, rows, positions
 
 
-def _drafts(work: Sequence[RowWork]) -> list[int]:
-    """The draft that each chosen token is compared with; -1 behind the last."""
+def _drafts(work: Sequence[RowWork]) -> list[int] | None:
+    """The draft that each chosen token is compared with; -1 behind the last. None if there are no drafts."""
+    if not any(w.num_drafts for w in work):
+        return None
     drafts: list[int] = []
     for w in work:
         if w.sample:

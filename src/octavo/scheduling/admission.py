@@ -51,11 +51,11 @@ class Admission:
         was preempted too often, or comes before one that was, it is the most they can ever need.
         """
         final = is_protected(candidate) or any(
-            is_protected(r.request) and r.request.turn > candidate.turn for r in self._running
+            is_protected(r.request) and r.request.turn > candidate.turn for r in self._running.in_order
         )
         total = self._kv.growth_from(match, self._goal(candidate, final=final))
         total += self._growth_to_come(candidate, 1, final=final)
-        for running in self._running:
+        for running in self._running.in_order:
             goal = self._goal(running.request, final=final)
             total += self._kv.growth(running.seq_id, goal, spare_blocks=0 if final else 1)
         for group in self._running.groups():

@@ -1,7 +1,6 @@
 """A step's plan while it is made."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 from octavo.core.request import Request
@@ -13,7 +12,6 @@ from octavo.scheduling.step import BlockUpdate, RowOpen, RowWork, StepPlan
 MAX_SCORED_TOKENS: Final = 64
 
 
-@dataclass(slots=True)
 class Composition:
     """The plan, and what the scheduler has to know of it when the result comes.
 
@@ -23,11 +21,14 @@ class Composition:
         short_of_blocks: whether too few were found.
     """
 
-    plan: StepPlan = field(default_factory=StepPlan)
-    owners: list[Running] = field(default_factory=list)
-    forks: dict[int, list[tuple[Request, int]]] = field(default_factory=dict)
-    short_of_blocks: bool = False
-    _num_scored: int = 0
+    __slots__ = ("_num_scored", "forks", "owners", "plan", "short_of_blocks")
+
+    def __init__(self) -> None:
+        self.plan = StepPlan()
+        self.owners: list[Running] = []
+        self.forks: dict[int, list[tuple[Request, int]]] = {}
+        self.short_of_blocks = False
+        self._num_scored = 0
 
     def most_tokens(self, request: Request, num_pending: int, budget: int) -> int:
         """Tokens of ``request`` that the budget pays for; few of a prompt whose logits are wanted."""
@@ -68,14 +69,21 @@ class Composition:
         request, start, row = running.request, running.num_slots, running.row
         assert row is not None
         running.num_slots = end = start + count
-        work = RowWork(row, start, request.token_ids[start:end], end == len(request.token_ids))
+        is_last = end == len(request.token_ids)
+        work = RowWork(row, start, request.token_ids[start:end], is_last)
+        plan = self.plan
+        if count > 1 or not is_last:
+            plan.is_plain = False
         if running.drafts:
             work = work._replace(token_ids=work.token_ids + running.drafts, num_drafts=len(running.drafts))
             running.drafts = []
-        if request.is_scored and start < request.prompt_len:
+            plan.is_plain = False
+        if start < request.prompt_len and request.is_scored:
             next_token_id = request.token_ids[end] if end < request.prompt_len else None
             work = work._replace(score=True, next_token_id=next_token_id)
-        self.plan.work.append(work)
+            plan.is_plain = False
+        plan.work.append(work)
+        plan.num_tokens += len(work.token_ids)
         self.owners.append(running)
 
     def add_forks(self, forks: list[tuple[Request, int]]) -> None:
@@ -84,4 +92,5 @@ class Composition:
             self.open_row(fork, row)
         index = len(self.plan.work) - 1
         self.forks[index] = forks
+        self.plan.is_plain = False
         self.plan.work[index] = self.plan.work[index]._replace(forks=tuple(row for _, row in forks))

@@ -23,7 +23,13 @@ def take_chosen(request: Request, work: RowWork, chosen: range, result: StepResu
             request.candidates = result.candidates[i]
             break
         token_id = result.token_ids[i]
-        _take_token(request, token_id, result.logprobs.get(i))
+        request.token_ids.append(token_id)
+        if i in result.logprobs:
+            request.logprobs.append(result.logprobs[i])
+        if token_id in request.stop_ids:
+            request.finish_reason = "stop"
+        elif len(request.token_ids) >= request.max_len:
+            request.finish_reason = "length"
         if request.finish_reason is not None or i + 1 == chosen.stop:
             break
         if token_id != work.token_ids[first_draft + num_right]:
@@ -36,13 +42,3 @@ def take_scores(request: Request, work: RowWork, scores: list[TokenLogprobs]) ->
     """Take in how likely the prompt's tokens behind the computed ones are, those that are not known yet."""
     known = len(request.prompt_logprobs) - work.start  # more than 0 where it was preempted
     request.prompt_logprobs.extend(scores[known : request.prompt_len - 1 - work.start])
-
-
-def _take_token(request: Request, token_id: int, logprobs: TokenLogprobs | None) -> None:
-    request.token_ids.append(token_id)
-    if logprobs is not None:
-        request.logprobs.append(logprobs)
-    if token_id in request.stop_ids:
-        request.finish_reason = "stop"
-    elif len(request.token_ids) >= request.max_len:
-        request.finish_reason = "length"

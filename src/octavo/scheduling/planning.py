@@ -72,16 +72,17 @@ class Planner:
         step = Composition()
         if self._running.has_parked:
             self._seat(step)
-        if len(self._waiting):
+        if self._waiting.in_order:
             self._make_way(step)
         wanted, budget = self._share_out(step)
         self._grant(step, wanted)
-        if len(self._waiting) and not step.short_of_blocks:
+        if self._waiting.in_order and not step.short_of_blocks:
             self._admit(step, budget)
         if not step.plan.work:
             self._insist(step)
-        step.plan.closed_rows.extend(self._running.closed_rows)
-        self._running.closed_rows.clear()
+        if self._running.closed_rows:
+            step.plan.closed_rows += self._running.closed_rows
+            self._running.closed_rows.clear()
         return step
 
     # Rows
@@ -92,8 +93,8 @@ class Planner:
         They get rows that are free or that belong to beams with nothing to compute. Only the very first takes
         one from a request that could use it itself, the last, so that it goes on whoever holds the rows.
         """
-        busy = [r for r in self._running if r.num_pending]
-        idle = [r for r in self._running if r.row is not None and not r.num_pending]
+        busy = [r for r in self._running.in_order if r.num_pending]
+        idle = [r for r in self._running.in_order if r.row is not None and not r.num_pending]
         for running in busy:
             if running.row is not None:
                 continue
@@ -117,8 +118,12 @@ class Planner:
 
     def _share_out(self, step: Composition) -> tuple[list[tuple[Running, int]], int]:
         """Known tokens each running request should advance by, and what is left of the budget."""
-        pending = [(r, r.num_pending) for r in self._running if r.row is not None]
-        for_decodes = min(self._max_step_tokens, sum(1 for _, count in pending if count == 1))
+        pending = [
+            (r, count)
+            for r in self._running.in_order
+            if r.row is not None and (count := len(r.request.token_ids) - r.num_slots)
+        ]
+        for_decodes = min(self._max_step_tokens, sum([count == 1 for _, count in pending]))
         budget = self._max_step_tokens - for_decodes
         if for_decodes and self._max_chunk_tokens is not None:
             budget = min(budget, self._max_chunk_tokens)
@@ -127,7 +132,7 @@ class Planner:
             if count > 1:
                 count = step.most_tokens(running.request, count, budget)  # noqa: PLW2901
                 budget -= count
-            elif count == 1:
+            else:
                 if for_decodes == 0:  # forks may be more than the budget: the first ones run first
                     continue
                 for_decodes -= 1
@@ -162,11 +167,11 @@ class Planner:
         try:
             grant = kv.commit_step([(r.seq_id, count + len(r.drafts)) for r, count in wanted])
         except OutOfBlocks:
-            for running in self._running:
+            for running in self._running.in_order:
                 self._drop_drafts(running)
                 kv.leave_window(running.seq_id)
             for running, count in wanted:
-                if running in self._running:  # not preempted for the sake of another
+                if self._running.find(running.request) is running:  # not preempted for another's sake
                     self._advance(step, running, count)
             return
         for running, count in wanted:
@@ -174,7 +179,7 @@ class Planner:
             if updates:
                 step.update_table(running, updates)
             self._compute(step, running, count)
-        step.plan.copies.extend(grant.copies)
+        step.plan.copies += grant.copies
 
     def _advance(self, step: Composition, running: Running, count: int) -> None:
         """Take slots for up to ``count`` tokens and plan them, preempting later requests if need be."""
@@ -215,7 +220,7 @@ class Planner:
         prompt, no more run than the budget has tokens, and no prompt waits behind decodes for ever. Those
         that wait for a prefix in progress are passed over.
         """
-        for request in self._waiting.first(MAX_LOOKED_AT):
+        for request in self._waiting.in_order[:MAX_LOOKED_AT]:
             if budget <= 0 or not self._running.has_free_row or step.short_of_blocks:
                 return
             if self._prefixes.still_awaits(request):
@@ -223,7 +228,7 @@ class Planner:
             if self._is_blocked(request):
                 return
             match = self._running.match(request)
-            if len(self._running) and self._prefixes.awaits(request, match):
+            if self._running.in_order and self._prefixes.awaits(request, match):
                 continue
             if not self._fits(request, match):
                 return
@@ -237,7 +242,7 @@ class Planner:
     def _fits(self, request: Request, match: PrefixMatch) -> bool:
         """Whether a request may start beside those that run. Alone it always may."""
         num_free = self._kv.num_free_blocks
-        if not len(self._running) or self._admission.blocks_spoken_for(request, match) <= num_free:
+        if not self._running.in_order or self._admission.blocks_spoken_for(request, match) <= num_free:
             return True
         self._blocked = request, self._running.num_changes
         self._blocked_at = num_free
@@ -265,9 +270,9 @@ class Planner:
 
     def _make_way(self, step: Composition) -> None:
         """Preempt less urgent requests while a more urgent one at the head of the queue does not fit."""
-        head = self._waiting.head
-        while head is not None and len(self._running):
-            victim = self._running.last
+        head = self._waiting.in_order[0]
+        while self._running.in_order:
+            victim = self._running.in_order[-1]
             if (
                 victim.request.priority <= head.priority
                 or victim.request.turn < head.turn
@@ -289,7 +294,7 @@ class Planner:
         By the accounts that admission keeps it never comes to this; a mistake in them costs a preemption too
         many and not an engine that stands still.
         """
-        first = next((r for r in self._running if r.num_pending), None)
+        first = next((r for r in self._running.in_order if r.num_pending), None)
         while first is not None and not step.plan.work:
             victim = self.preemption.victim_for(first, at_any_price=True)
             if victim is None:

@@ -39,7 +39,7 @@ class Preemption:
         Beams do not give way to others of their search, which could not go on without them.
         """
         together = self._running.group(needy)
-        for running in reversed(self._running):
+        for running in reversed(self._running.in_order):
             if running in together:
                 return None
             if is_protected(running.request) and not at_any_price:

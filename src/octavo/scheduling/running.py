@@ -43,13 +43,14 @@ class Running:
 
 
 class RunningSet:
-    """Who runs, and rows 0 .. num_rows - 1. Iteration is in the order of turns.
+    """Who runs, and rows 0 .. num_rows - 1.
 
     Args:
         prefixes: told what is being computed, and when that ends.
         drafter: told who runs no longer.
 
     Attributes:
+        in_order: who runs, in the order of turns; to be read only.
         num_changes: how often one came or went; while it stays the same, so do they.
         closed_rows: rows that lost their owner and that the runner has not been told of.
     """
@@ -57,6 +58,7 @@ class RunningSet:
     def __init__(
         self, kv: KVManager, num_rows: int, *, prefixes: InFlightPrefixes, drafter: Drafter | None
     ) -> None:
+        self.in_order: list[Running] = []
         self.num_changes = 0
         self.closed_rows: list[int] = []
         self._kv = kv
@@ -64,42 +66,24 @@ class RunningSet:
         self._drafter = drafter
         self._num_rows = num_rows
         self._free_rows = list(reversed(range(num_rows)))
-        self._in_order: list[Running] = []
         self._of: dict[Request, Running] = {}
-
-    def __len__(self) -> int:
-        return len(self._in_order)
-
-    def __iter__(self) -> Iterator[Running]:
-        return iter(self._in_order)
-
-    def __reversed__(self) -> Iterator[Running]:
-        return reversed(self._in_order)
-
-    def __contains__(self, running: Running) -> bool:
-        return self._of.get(running.request) is running
 
     def find(self, request: Request) -> Running | None:
         """Who runs for ``request``, or None."""
         return self._of.get(request)
-
-    @property
-    def last(self) -> Running:
-        """The one whose turn comes last; there must be one."""
-        return self._in_order[-1]
 
     def group(self, running: Running) -> list[Running]:
         """Those that can only go on together: one that runs alone, or all beams of its search that run."""
         if not running.request.beam_width:
             return [running]
         search = running.request.turn.request_id
-        return [r for r in self._in_order if r.request.beam_width and r.request.turn.request_id == search]
+        return [r for r in self.in_order if r.request.beam_width and r.request.turn.request_id == search]
 
     def groups(self) -> Iterator[list[Running]]:
         """All of these, in the order of turns, which leaves the beams of a search together."""
         at = 0
-        while at < len(self._in_order):
-            group = self.group(self._in_order[at])
+        while at < len(self.in_order):
+            group = self.group(self.in_order[at])
             yield group
             at += len(group)
 
@@ -130,7 +114,7 @@ class RunningSet:
         """It runs no longer: its row and its blocks are free."""
         request = running.request
         del self._of[request]
-        self._in_order.remove(running)
+        self.in_order.remove(running)
         self.num_changes += 1
         self._prefixes.stop(request)
         if self._drafter is not None:
@@ -141,7 +125,7 @@ class RunningSet:
 
     def _add(self, running: Running) -> Running:
         self._of[running.request] = running
-        insort(self._in_order, running, key=_turn)
+        insort(self.in_order, running, key=_turn)
         self.num_changes += 1
         return running
 
@@ -155,7 +139,7 @@ class RunningSet:
     @property
     def has_parked(self) -> bool:
         """Whether any has no row, between steps."""
-        return len(self._in_order) + len(self._free_rows) > self._num_rows
+        return len(self.in_order) + len(self._free_rows) > self._num_rows
 
     def take_row(self) -> int | None:
         """A free row, taken, or None."""
@@ -174,11 +158,11 @@ class RunningSet:
 
     def check(self) -> None:
         """Raise BrokenInvariant if a row has two owners or none, or blocks are held though nobody runs."""
-        rows = [r.row for r in self._in_order if r.row is not None] + self._free_rows
+        rows = [r.row for r in self.in_order if r.row is not None] + self._free_rows
         if sorted(rows) != list(range(self._num_rows)):
             raise BrokenInvariant(f"rows lost or owned twice: {sorted(rows)} of {self._num_rows}")
         num_held = self._kv.pool.num_blocks - 1 - self._kv.num_free_blocks
-        if num_held and not self._in_order:
+        if num_held and not self.in_order:
             raise BrokenInvariant(f"{num_held} blocks are held though nothing runs")
 
 

@@ -91,12 +91,12 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is running or waiting."""
-        return bool(len(self._running) or len(self._waiting))
+        return bool(self._running.in_order or self._waiting.in_order)
 
     def stats(self) -> SchedulerStats:
         """Counts at this moment."""
         return SchedulerStats(
-            num_running=len(self._running),
+            num_running=len(self._running.in_order),
             num_waiting=self._waiting.num_sequences,
             num_preemptions=self._planner.preemption.num_preemptions,
             num_steps=self._num_steps,
@@ -119,7 +119,7 @@ class Scheduler:
             running.request.request_id: [
                 b for table in self.kv.block_tables(running.seq_id) for b in table if b
             ]
-            for running in self._running
+            for running in self._running.in_order
         }
 
     # Requests
@@ -164,11 +164,11 @@ class Scheduler:
         running = self._running.find(request)
         if running is not None:
             self._running.leave(running)
-        elif request in self._waiting:
+        elif request in self._waiting.in_order:
             self._waiting.remove(request)
             self._prefixes.forget(request)
         else:
-            for leader in (*self._waiting, *(r.request for r in self._running)):
+            for leader in (*self._waiting.in_order, *(r.request for r in self._running.in_order)):
                 if request in leader.forks:
                     leader.forks.remove(request)
                     break

@@ -4,11 +4,15 @@ The scheduler never sees an array, the runner never sees a request. Rows are per
 keeps its row until it leaves, and the runner keeps that row's block tables between steps.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from octavo.core.request import TokenLogprobs
 from octavo.core.sampling import SamplingParams
+
+NOTHING: Final[Mapping[int, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +79,25 @@ class RowWork(NamedTuple):
         return 1 + self.num_drafts + len(self.forks) if self.sample else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepPlan:
-    """Everything the runner has to do in one step, in the order of the fields."""
+    """Everything the runner has to do in one step, in the order of the fields.
+
+    Attributes:
+        num_tokens: computed in this step, drafts included.
+        is_plain: whether all of the work is one known token, behind which one is chosen: the usual step.
+    """
 
     closed_rows: list[int] = field(default_factory=list)
     opened_rows: list[RowOpen] = field(default_factory=list)
     block_updates: list[BlockUpdate] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     work: list[RowWork] = field(default_factory=list)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens computed in this step."""
-        return sum(len(w.token_ids) for w in self.work)
+    num_tokens: int = 0
+    is_plain: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What the step chose, for each ``RowWork`` in order: ``num_chosen`` tokens.
 
     A choice after a draft that was not what the choice before said is of no use, and may be anything.
@@ -106,7 +111,7 @@ class StepResult:
     """
 
     token_ids: list[int]
-    failures: dict[int, str] = field(default_factory=dict)
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
-    candidates: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    failures: Mapping[int, str] = NOTHING
+    logprobs: Mapping[int, TokenLogprobs] = NOTHING
+    candidates: Mapping[int, list[tuple[int, float]]] = NOTHING
+    prompt_logprobs: Mapping[int, list[TokenLogprobs]] = NOTHING

@@ -6,7 +6,6 @@ Whoever waits that long overtakes newcomers that are one level more urgent, so n
 """
 
 from bisect import insort
-from collections.abc import Iterator
 from typing import Final
 
 from octavo.core.config import Scheduling
@@ -19,6 +18,9 @@ AGEING_STEPS: Final = 1000
 class WaitingQueue:
     """Requests in the order of their turns.
 
+    Attributes:
+        in_order: all of them; to be read only.
+
     Args:
         max_waiting: sequences that may wait, each sample counted, when a request comes; None is no limit.
     """
@@ -26,31 +28,16 @@ class WaitingQueue:
     def __init__(self, policy: Scheduling, max_waiting: int | None) -> None:
         self._policy = policy
         self._max_waiting = max_waiting
-        self._requests: list[Request] = []
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
-
-    def first(self, count: int) -> list[Request]:
-        """The first ``count``, as they are now."""
-        return self._requests[:count]
-
-    @property
-    def head(self) -> Request | None:
-        """Who is next, or None."""
-        return self._requests[0] if self._requests else None
+        self.in_order: list[Request] = []
 
     @property
     def num_sequences(self) -> int:
         """Sequences that wait: requests and their forks."""
-        return sum(1 + len(request.forks) for request in self._requests)
+        return sum(1 + len(request.forks) for request in self.in_order)
 
     def check_room(self, newcomer: Request) -> None:
         """Raise QueueFull if too many would wait with this one. An empty queue takes any."""
-        if self._max_waiting is None or not self._requests:
+        if self._max_waiting is None or not self.in_order:
             return
         num_waiting, num_more = self.num_sequences, 1 + len(newcomer.forks)
         if num_waiting + num_more > self._max_waiting:
@@ -68,7 +55,7 @@ class WaitingQueue:
 
     def add(self, request: Request) -> None:
         """Put a request where its turn is, whether it is new or comes back."""
-        insort(self._requests, request, key=_turn)
+        insort(self.in_order, request, key=_turn)
 
     def remove(self, request: Request) -> None:
         """Take a request out.
@@ -76,10 +63,7 @@ class WaitingQueue:
         Raises:
             ValueError: it does not wait here.
         """
-        self._requests.remove(request)
-
-    def __contains__(self, request: Request) -> bool:
-        return request in self._requests
+        self.in_order.remove(request)
 
 
 def _turn(request: Request) -> Turn:

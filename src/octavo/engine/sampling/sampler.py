@@ -7,11 +7,9 @@ Log-probabilities are those of the raw logits.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from math import isfinite
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.core.request import TokenLogprobs
 from octavo.engine.sampling.adjustments import BitMask, apply_mask
@@ -20,44 +18,27 @@ from octavo.engine.sampling.logprobs import token_logprobs
 from octavo.engine.sampling.random_numbers import uniform
 from octavo.engine.sampling.ranking import FloatArray
 from octavo.engine.sampling.state import SamplingState
-
-IntArray = npt.NDArray[np.integer[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What was chosen.
-
-    Attributes:
-        token_ids: N tokens; -1 where there is none: it failed, or an earlier one of its row did not equal its
-            draft.
-        failures: why a token failed, by index into ``token_ids``.
-        logprobs: by index into ``token_ids``, of rows that ask for them.
-    """
-
-    token_ids: list[int]
-    failures: dict[int, str] = field(default_factory=dict)
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+from octavo.scheduling.step import StepResult
 
 
 def sample(
     logits: FloatArray,
-    rows: IntArray,
-    positions: IntArray,
+    rows: Sequence[int],
+    positions: Sequence[int],
     state: SamplingState,
     *,
-    sources: IntArray | None = None,
+    sources: Sequence[int] | None = None,
     drafts: Sequence[int] | None = None,
     masks: Mapping[int, BitMask] | None = None,
-) -> Sampled:
+) -> StepResult:
     """Choose N tokens and let ``state`` know them, so that each call is for new tokens.
 
     Args:
         logits: float32 [S, V]; not changed.
-        rows: [N], the permanent row that each token is for.
-        positions: [N], where in its sequence each token will stand.
+        rows: N, the permanent row that each token is for.
+        positions: N, where in its sequence each token will stand.
         state: settings of the rows.
-        sources: [N], which row of ``logits`` each token is chosen from; None takes them in order (N = S).
+        sources: N, which row of ``logits`` each token is chosen from; None takes them in order (N = S).
             Several tokens may come from one row, such as the first ones of several samples of a prompt.
         drafts: N tokens, or None. With drafts a row may have several tokens in this call, in the order of
             their positions: the logits of each assume that those before it equal their drafts, and after the
@@ -65,50 +46,55 @@ def sample(
             Without drafts each row has one token.
         masks: packed bits of the tokens allowed, by index into ``rows``, for those that a grammar restrains:
             uint32 [at least V / 32], token t is bit t % 32 of word t // 32.
+
+    Returns:
+        The tokens; -1 where there is none: it failed, or an earlier one of its row did not equal its draft.
+        Why tokens failed, and the log-probabilities of rows that ask for them.
     """
-    best = logits.argmax(axis=1)  # the lowest id among equals; a NaN counts as the largest
-    best_logits = logits[np.arange(len(best)), best]
-    if sources is not None:
-        best, best_logits = best[sources], best_logits[sources]
-    special = state.is_special[rows] | ~np.isfinite(best_logits)
-    result = Sampled(best.tolist())
-    if drafts is None:
-        todo: Sequence[int] = np.flatnonzero(special).tolist()
-        if masks:
-            todo = sorted({*todo, *masks})
+    # The lowest id among equals; a NaN counts as the largest.
+    best: list[int] = logits.argmax(axis=1).tolist()
+    if sources is None:
+        sources = range(len(best))
     else:
-        todo = range(len(rows))
-    if not todo:
-        return result
+        best = [best[source] for source in sources]
+    special, item = state.special, logits.item
+    is_special = [
+        row in special or not isfinite(item(source, token_id))
+        for row, source, token_id in zip(rows, sources, best, strict=True)
+    ]
+    if drafts is None and not masks and not any(is_special):
+        return StepResult(best)
+    token_ids, failures = best, {}
+    logprobs: dict[int, TokenLogprobs] = {}
     ended: set[int] = set()  # rows that get no more tokens
     # One row at a time: its whole vocabulary stays in the cache, and no other row can touch its result.
-    for i in todo:
+    for i in range(len(best)):
         row = int(rows[i])
         if row in ended:
-            result.token_ids[i] = -1
+            token_ids[i] = -1
             continue
         mask = masks.get(i) if masks else None
-        if special[i] or mask is not None:
-            row_logits = logits[i if sources is None else sources[i]]
+        if is_special[i] or mask is not None:
+            row_logits = logits[sources[i]]
             token_id, problem = _choose(
                 row_logits,
-                result.token_ids[i],
+                token_ids[i],
                 row=row,
                 position=int(positions[i]),
                 state=state,
                 mask=mask,
             )
-            result.token_ids[i] = token_id
+            token_ids[i] = token_id
             if problem is not None:
-                result.failures[i] = problem
+                failures[i] = problem
                 ended.add(row)
                 continue
             state.accept(row, token_id)
             if row in state.num_logprobs:
-                [result.logprobs[i]] = token_logprobs(row_logits[None], [token_id], state.num_logprobs[row])
-        if drafts is not None and result.token_ids[i] != drafts[i]:
+                [logprobs[i]] = token_logprobs(row_logits[None], [token_id], state.num_logprobs[row])
+        if drafts is not None and token_ids[i] != drafts[i]:
             ended.add(row)
-    return result
+    return StepResult(token_ids, failures, logprobs)
 
 
 def _choose(
@@ -123,7 +109,7 @@ def _choose(
     """A token, or -1 and the reason why there is none. ``best`` is the token of the largest logit."""
     if row in state.faults:
         return -1, state.faults[row]
-    if not np.isfinite(logits[best]):
+    if not isfinite(logits[best]):
         return -1, f"the model gave no usable logits at position {position}: largest is {logits[best]}"
     adjustments = state.adjustments.get(row)
     if adjustments is not None and not adjustments.changes(position):

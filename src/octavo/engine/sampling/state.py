@@ -16,7 +16,7 @@ class SamplingState:
     """Settings of permanent rows, from ``open`` to ``close``.
 
     A row whose settings ask for nothing but the most likely token leaves no trace: all that a step looks at
-    is ``is_special``.
+    is ``special``.
 
     Args:
         num_rows: R.
@@ -25,7 +25,7 @@ class SamplingState:
         tokenizer: for bad_words that are texts.
 
     Attributes:
-        is_special: bool [R], whether more is to be done for a row than to find its largest logit.
+        special: the rows for which more is to be done than to find the largest logit.
         filters: temperature and filters by row; no entry means greedy.
         streams: of the random numbers of those rows.
         adjustments: bias, penalties and bans by row, for those that have any.
@@ -42,7 +42,7 @@ class SamplingState:
         tokenizer: TokenBytes | None = None,
     ) -> None:
         self.vocab_size = vocab_size
-        self.is_special = np.zeros(num_rows, np.bool_)
+        self.special: set[int] = set()
         self.filters: dict[int, Filters] = {}
         self.streams: dict[int, int] = {}
         self.adjustments: dict[int, Adjustments] = {}
@@ -90,12 +90,13 @@ class SamplingState:
                 )
         except Exception as error:  # one request's settings are no other request's trouble
             self.faults[row] = f"its sampling parameters could not be used: {error!r}"
-        self.is_special[row] = any(row in settings for settings in self._by_row)
+        if any(row in settings for settings in self._by_row):
+            self.special.add(row)
 
     def close(self, row: int) -> None:
         """Forget a row."""
-        if self.is_special[row]:
-            self.is_special[row] = False
+        if row in self.special:
+            self.special.remove(row)
             for settings in self._by_row:
                 settings.pop(row, None)
 
