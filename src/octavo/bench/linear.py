@@ -12,9 +12,9 @@ from octavo.bench.counting import CountingLoader
 from octavo.bench.weights import random_weight
 from octavo.engine.machine import available_memory
 from octavo.weights.encoding import dequantize
-from octavo.weights.tensor import Encoding, WeightTensor
+from octavo.weights.tensor import BLOCK_OF, Encoding, WeightTensor
 
-ENCODINGS: tuple[Encoding, ...] = ("Q4_1", "Q8_0", "BF16", "F32")
+ENCODINGS: tuple[Encoding, ...] = ("Q4_0", "Q4_1", "Q4_K", "Q8_0", "BF16", "F32")
 ROWS = (1, 4, 16, 64, 256, 1024)
 
 _RUN_S = 4e-3  # of one run, about, at these rough rates:
@@ -37,7 +37,7 @@ def linear_cases(
     layers: Sequence[str] | None = None,
     working_set: int,
 ) -> Iterator[Case]:
-    """Every layer of the models in each encoding at each number of rows.
+    """Every layer of the models at each number of rows, in each encoding whose blocks fill its inputs.
 
     Args:
         layers: names of the layers, or None for all.
@@ -47,7 +47,7 @@ def linear_cases(
     for model in models:
         for label, (num_outputs, num_inputs) in model.linears.items():
             for encoding in encodings:
-                if layers is not None and label not in layers:
+                if (layers is not None and label not in layers) or num_inputs % BLOCK_OF[encoding][0]:
                     continue
                 tensor = random_weight(rng, encoding, num_outputs, num_inputs)
                 if 2 * max(working_set, tensor.num_bytes) > available_memory():
