@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels.hpp"
+#include "matrix_unit.hpp"
 #include "simd.hpp"
 
 namespace octavo {
@@ -98,8 +99,26 @@ inline int64_t multiply_bfloat16(int64_t rounds) {
     return steps * 64;
 }
 
+// On a matrix unit, as deep as it goes.
+inline int64_t multiply_matrices(int64_t rounds) {
+    alignas(64) uint8_t operands[1024];
+    for (int i = 0; i < 1024; i++) operands[i] = uint8_t(i % 128);
+    keep(operands);
+    MatrixUnit unit(64);
+    unit.load<4>(operands, 64);
+    unit.load<6>(operands, 64);
+    unit.clear<0>(), unit.clear<1>(), unit.clear<2>(), unit.clear<3>();
+    for (int64_t round = 0; round < rounds; round++) {
+        unit.multiply<0, 4, 6>(), unit.multiply<1, 4, 6>();
+        unit.multiply<2, 4, 6>(), unit.multiply<3, 4, 6>();
+    }
+    keep(&unit);
+    return rounds * 4 * 16 * 16 * 64 * 2;
+}
+
 // Where there is no instruction for it: the products of 4-bit tiles, the fastest that linear layers have.
 inline int64_t multiply_int8(int64_t rounds) {
+    if constexpr (kHasMatrixUnit) return multiply_matrices(rounds);
     alignas(64) uint8_t operands[512];
     for (int i = 0; i < 512; i++) operands[i] = uint8_t(i % 128);
     keep(operands);

@@ -6,9 +6,15 @@
 #include <sys/auxv.h>
 #endif
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace octavo {
 
@@ -18,7 +24,16 @@ OCTAVO_ISAS
 
 namespace {
 
-bool supported(const std::string& isa) {
+#if defined(__x86_64__)
+// AMX has registers so large that Linux saves them only for a process that has asked for it.
+bool tile_registers_granted() {
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
+bool supported(const Kernels& kernels) {
+    const std::string isa = kernels.isa;
 #if defined(__x86_64__)
     const auto avx2 = [] {
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -33,6 +48,10 @@ bool supported(const std::string& isa) {
     if (isa == "avx512_vnni") return avx512() && __builtin_cpu_supports("avx512vnni");
     if (isa == "avx512_bf16")
         return avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+    // Trusted once it has multiplied something: few machines have it to be tested on.
+    if (isa == "avx512_amx")
+        return avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("amx-tile") &&
+               __builtin_cpu_supports("amx-int8") && tile_registers_granted() && kernels.matrix_unit_works();
 #elif defined(__aarch64__)
     if (isa == "neon") return true;
     const unsigned long has = getauxval(AT_HWCAP), has2 = getauxval(AT_HWCAP2);
@@ -43,20 +62,33 @@ bool supported(const std::string& isa) {
     return isa == "generic";
 }
 
-}  // namespace
-
-std::vector<const Kernels*> available_kernels() {
+std::vector<const Kernels*> find_available() {
     std::vector<const Kernels*> available;
-#define X(isa) \
-    if (supported(#isa)) available.insert(available.begin(), &kernels_##isa);
-    OCTAVO_ISAS
-#undef X
+    for (const Kernels* kernels : compiled_kernels())
+        if (supported(*kernels)) available.insert(available.begin(), kernels);
 #if defined(__x86_64__)
     // Intel's vdpbf16ps takes two cycles of one port: half of what two FMA ports do with widened operands,
     // which are also more precise. On AMD it does one per cycle, twice as much.
-    if (available.size() > 1 && available[0]->isa == std::string("avx512_bf16") && __builtin_cpu_is("intel"))
-        std::swap(available[0], available[1]);
+    for (size_t i = 0; i + 1 < available.size(); i++)
+        if (available[i]->isa == std::string("avx512_bf16") && __builtin_cpu_is("intel")) {
+            std::swap(available[i], available[i + 1]);
+            break;
+        }
 #endif
+    return available;
+}
+
+}  // namespace
+
+const std::vector<const Kernels*>& compiled_kernels() {
+#define X(isa) &kernels_##isa,
+    static const std::vector<const Kernels*> compiled = {OCTAVO_ISAS};
+#undef X
+    return compiled;
+}
+
+const std::vector<const Kernels*>& available_kernels() {
+    static const std::vector<const Kernels*> available = find_available();
     return available;
 }
 

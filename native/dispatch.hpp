@@ -8,8 +8,11 @@
 
 namespace octavo {
 
-// Those whose instruction set this CPU has, best first.
-std::vector<const Kernels*> available_kernels();
+// All of them, worst first.
+const std::vector<const Kernels*>& compiled_kernels();
+
+// Those whose instruction set this CPU has, best first. Found out once.
+const std::vector<const Kernels*>& available_kernels();
 
 // By name. Throws std::invalid_argument, listing the choices.
 const Kernels& find_kernels(const std::string& isa);

@@ -29,6 +29,7 @@ const Kernels OCTAVO_TABLE_OF(OCTAVO_ISA) = {
     silu_mul,
     read_memory,
     multiply,
+    matrix_unit_works,
 };
 
 }  // namespace octavo

@@ -145,6 +145,7 @@ struct Kernels {
     void (*silu_mul)(const SiluMulArgs&, int num_rows, Worker&);
     void (*read_memory)(const ReadArgs&, Worker&);
     int64_t (*multiply)(Arithmetic, int64_t rounds);  // returns additions and multiplications done
+    bool (*matrix_unit_works)();                      // true if none is used
 };
 
 }  // namespace octavo

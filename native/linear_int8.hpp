@@ -1,6 +1,7 @@
 // Linear layers with an input of int8: integer dot products, scaled group by group.
 #pragma once
 
+#include "linear_matrix.hpp"
 #include "linear_panels.hpp"
 
 namespace octavo {
@@ -17,6 +18,24 @@ OCTAVO_INLINE I32x16 sum_start(const QuantizedGroup& group, int part) {
 template <Encoding encoding>
 OCTAVO_INLINE float scaled_sum(const QuantizedGroup& group, int part) {
     return form_of(encoding).halves ? group.scale * float(group.half_sums[part]) : group.scaled_sum;
+}
+
+// What R rows x P panels of one group add to their sums.
+template <Encoding encoding, int R, int P>
+OCTAVO_INLINE void add_dots(const I32x16 (&dots)[Quantized<encoding>::parts][R][P],
+                            const Scales<encoding> (&scales)[P], const QuantizedGroup* groups, float* sums) {
+    for (int r = 0; r < R; r++) {
+        F32x16 sum[P];
+        for (int p = 0; p < P; p++) {
+            sum[p] = load(sums + (r * P + p) * 16);
+            for (int h = 0; h < Quantized<encoding>::parts; h++) {
+                sum[p] = fma(scale_sum(dots[h][r][p], groups[r]), scales[p].scale[h], sum[p]);
+                if constexpr (form_of(encoding).has_minimum)
+                    sum[p] = fma(scales[p].minimum[h], splat(scaled_sum<encoding>(groups[r], h)), sum[p]);
+            }
+        }
+        for (int p = 0; p < P; p++) store(sums + (r * P + p) * 16, sum[p]);
+    }
 }
 
 // R rows x P panels of one group: all their integer sums side by side, so that none has to wait for another.
@@ -37,23 +56,34 @@ OCTAVO_INLINE void add_tiles(const Tile (&tiles)[P], const Scales<encoding> (&sc
         dot_rows<0, 4>(tiles, values, dots[0]);
         dot_rows<4, 8>(tiles, values, dots[1]);
     }
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) {
-            float* place = sums + (r * P + p) * 16;
-            F32x16 sum = load(place);
-            for (int h = 0; h < parts; h++) {
-                sum = fma(scale_sum(dots[h][r][p], groups[r]), scales[p].scale[h], sum);
-                if constexpr (form_of(encoding).has_minimum)
-                    sum = fma(scales[p].minimum[h], splat(scaled_sum<encoding>(groups[r], h)), sum);
-            }
-            store(place, sum);
-        }
+    add_dots<encoding, R, P>(dots, scales, groups, sums);
+}
+
+// The same of all rows, multiplied by the matrix unit. `tile_of(p)` is where a panel's tile lies.
+template <Encoding encoding, int P, class TileOf>
+OCTAVO_INLINE void add_products(MatrixUnit& unit, TileOf&& tile_of, const Scales<encoding> (&scales)[P],
+                                const QuantizedGroup* groups, int num_rows, float* sums) {
+    constexpr int parts = Quantized<encoding>::parts, code_bits = form_of(encoding).code_bits;
+    static_assert(!kHasMatrixUnit || code_bits != 8 || kTile8Zero == form_of(encoding).zero);
+    alignas(64) uint8_t room[P][512];
+    const uint8_t* codes[P];
+    for (int p = 0; p < P; p++) codes[p] = unpacked_codes<code_bits>(tile_of(p), room[p]);
+    alignas(64) Products<parts, P> products;
+    multiply_group<parts, P>(unit, groups, num_rows, codes, products);
+    for (int r = 0; r < num_rows; r++) {
+        I32x16 dots[parts][1][P];
+        for (int h = 0; h < parts; h++)
+            for (int p = 0; p < P; p++)
+                dots[h][0][p] = load_words(products[h][r][p]) + sum_start<encoding>(groups[r], h);
+        add_dots<encoding, 1, P>(dots, scales, groups + r, sums + r * P * 16);
+    }
 }
 
 // int8 activations on P panels. Per group of inputs (where it has two scales: per half), in order:
-// sum += (float(integer dot) * input scale) * weight scale [+ minimum * input sum].
-template <Encoding encoding, int P>
-inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel) {
+// sum += (float(integer dot) * input scale) * weight scale [+ minimum * input sum]. The dots are computed by
+// `unit`, or, if that is nullptr, by vectors.
+template <Encoding encoding, int P, class Unit>
+inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int64_t first_panel, Unit unit) {
     using Tile = typename Quantized<encoding>::Tile;
     constexpr int tile_bytes = form_of(encoding).tile_bytes();
     const Segment& segment = *item.segment;
@@ -85,8 +115,9 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
             int r = 0;
             for (; r + kDotRows <= num_rows; r += kDotRows)
                 add_tiles<encoding, kDotRows, P>(tiles, scales, groups + r, sums + r * P * 16);
-            for (; r + 4 <= num_rows; r += 4)
-                add_tiles<encoding, 4, P>(tiles, scales, groups + r, sums + r * P * 16);
+            if constexpr (kDotRows > 4)
+                for (; r + 4 <= num_rows; r += 4)
+                    add_tiles<encoding, 4, P>(tiles, scales, groups + r, sums + r * P * 16);
             for (; r < num_rows; r++) add_tiles<encoding, 1, P>(tiles, scales, groups + r, sums + r * P * 16);
         };
         const auto with_tiles = [&](auto&& add) {
@@ -95,7 +126,9 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
             else
                 add({Tile(tile_of(0))});
         };
-        if (num_rows == 1)
+        if constexpr (!std::is_null_pointer_v<Unit>)
+            add_products<encoding, P>(*unit, tile_of, scales, groups, num_rows, sums);
+        else if (num_rows == 1)
             with_tiles(add_row);
         else
             with_tiles(add_rows);
@@ -109,10 +142,18 @@ inline void quantized_panels(const LinearArgs& args, const LinearItem& item, int
 
 template <Encoding encoding>
 inline void quantized_item(const LinearArgs& args, const LinearItem& item) {
-    int64_t panel = item.first_panel;
-    for (; panel + kDotPanels <= item.end_panel; panel += kDotPanels)
-        quantized_panels<encoding, kDotPanels>(args, item, panel);
-    if (panel < item.end_panel) quantized_panels<encoding, 1>(args, item, panel);
+    const auto all_panels = [&](auto unit) {
+        int64_t panel = item.first_panel;
+        for (; panel + kDotPanels <= item.end_panel; panel += kDotPanels)
+            quantized_panels<encoding, kDotPanels>(args, item, panel, unit);
+        if (panel < item.end_panel) quantized_panels<encoding, 1>(args, item, panel, unit);
+    };
+    if constexpr (kHasMatrixUnit)
+        if (item.groups.num_rows >= kMatrixRows) {
+            MatrixUnit unit(32 / Quantized<encoding>::parts);
+            return all_panels(&unit);
+        }
+    all_panels(nullptr);
 }
 
 }  // namespace

@@ -43,6 +43,14 @@
 //   kHasByteDot                    whether attention multiplies int8 keys with dot_uint8_int8, or widens them first
 //   kDotRows, kDotPanels, kFloatRows, kFloatPanels: how much of a linear layer the registers hold at once
 //   kFloatInputBytes               how much of its input, as float32, the second-level cache should hold
+//
+// matrix_unit.hpp adds, in whole matrices rather than vectors:
+//   kHasMatrixUnit                 whether linear layers of int8 activations use what follows
+//   MatrixUnit(depth)              the unit, set up for `depth` inputs at once (a multiple of 4 up to 64) while it lives
+//   clear<sums>()                  a register of sums becomes 0
+//   load<factor>(p, stride)        a factor's rows, from memory
+//   store<sums>(p, stride)         16 rows of 16 int32, to memory
+//   multiply<sums, left, right>()  sums[i][n] += the sum over k of left[i][k] * right[k / 4][n][k % 4]
 // clang-format on
 #pragma once
 
@@ -62,7 +70,8 @@ typedef uint32_t U32x4 [[gnu::vector_size(16)]];
 }  // namespace
 }  // namespace octavo
 
-#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx512_vnni) || defined(OCTAVO_ISA_avx512_bf16)
+#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx512_vnni) || defined(OCTAVO_ISA_avx512_bf16) || \
+    defined(OCTAVO_ISA_avx512_amx)
 #include "simd_avx512.hpp"
 #elif defined(OCTAVO_ISA_avx2)
 #include "simd_avx2.hpp"

@@ -12,7 +12,7 @@ struct I32x16 {
 };
 
 constexpr bool kHasFma = false;
-constexpr int kDotRows = 1, kDotPanels = 1, kFloatRows = 2, kFloatPanels = 2;
+constexpr int kDotRows = 1, kDotPanels = 2, kFloatRows = 2, kFloatPanels = 2;
 constexpr int kFloatInputBytes = 1 << 20;
 constexpr bool kHasBf16Dot = false;
 constexpr int kNumVectors = 4;  // that the registers hold

@@ -25,7 +25,7 @@ from octavo.backends.recorder import Recorder, Value, fuse
 from octavo.core.config import Activations
 from octavo.weights.tensor import BLOCK_OF, Encoding, WeightTensor
 
-ROWS = (1, 2, 3, 4, 7, 16, 17, 64, 129)
+ROWS = (1, 2, 3, 4, 7, 16, 17, 45, 64, 129)
 SHAPES = ((1, 32), (15, 64), (16, 576), (17, 64), (192, 576), (40, 1536))
 SUPERBLOCK_SHAPES = ((1, 256), (33, 512), (192, 768))
 UNEVEN_SHAPES = ((17, 1), (16, 31), (5, 33), (33, 65))

@@ -231,17 +231,24 @@ def test_the_environment_names_the_instruction_set(isa: str) -> None:
     assert run.stdout.strip() == isa
 
 
-def test_an_unknown_instruction_set_is_refused_with_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+# One that there is not, and some that not every machine has.
+MISSING = [isa for isa in ("mmx", "avx512_amx", "neon") if isa not in ISAS]
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_an_instruction_set_that_is_not_here_is_refused_with_the_choices(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InvalidConfig, match=f"choose one of {', '.join(ISAS)}"):
-        CpuBackend(1, isa="mmx")
-    monkeypatch.setenv("OCTAVO_ISA", "mmx")
+        CpuBackend(1, isa=missing)
+    monkeypatch.setenv("OCTAVO_ISA", missing)
     code = "from octavo.backends.cpu import CpuBackend; CpuBackend(1)"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=child_environment()
     )
     assert run.returncode != 0
     last = run.stderr.strip().splitlines()[-1]
-    assert "InvalidConfig: OCTAVO_ISA: instruction set 'mmx'" in last
+    assert f"InvalidConfig: OCTAVO_ISA: instruction set '{missing}'" in last
     assert all(isa in last for isa in ISAS)
 
 
