@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "blocks.hpp"
 #include "selftest.hpp"
 
 namespace octavo::selftest {
@@ -116,7 +117,7 @@ void test_prologues(Report& report, Random& random) {
     for (const int num_rows : {1, 2, 17}) {
         const Matrix x = float_matrix(random.uniform(num_rows * kInputs, -4, 4), kInputs);
         const Matrix gate_up = float_matrix(random.uniform(num_rows * 2 * kInputs, -4, 4), 2 * kInputs);
-        for (const Kernels* kernels : available_kernels())
+        for (const Kernels* kernels : tested_kernels())
             for (const int num_threads : {1, 3}) {
                 const auto compute = [&](const Matrix& input, const Record& record) {
                     return run(*kernels, num_threads, no_cache(), step_without_cache(num_rows), input,
@@ -139,7 +140,7 @@ void test_not_finite(Report& report, Random& random) {
     Floats x = random.uniform(4 * kInputs);
     x[kInputs + 40] = INFINITY;
     x[3 * kInputs + 1] = NAN;
-    for (const Kernels* kernels : available_kernels()) {
+    for (const Kernels* kernels : tested_kernels()) {
         const Floats out =
             run(*kernels, 2, no_cache(), step_without_cache(4), float_matrix(x, kInputs), 25,
                 [&](Tape& tape, Value in, Value out) { tape.linear(in, {}, packed, true, nullptr, out); });
@@ -147,6 +148,49 @@ void test_not_finite(Report& report, Random& random) {
             for (int n = 0; n < 25; n++)
                 report.check(std::isnan(out[r * 25 + n]) == (r % 2 == 1),
                              std::string("rows of infinity and NaN on ") + kernels->isa);
+    }
+}
+
+// Any bytes whose float16 numbers are below 2, as rows of blocks.
+Bytes random_blocks(Random& random, Encoding encoding, int64_t num_blocks) {
+    const Form form = form_of(encoding);
+    const HalfPlaces places = half_places(encoding);
+    Bytes bytes(num_blocks * form.block_bytes);
+    for (uint8_t& byte : bytes) byte = uint8_t(random.below(256));
+    for (int64_t block = 0; block < num_blocks; block++)
+        for (const int place : {places.scale, form.has_minimum ? places.minimum : places.scale})
+            bytes[block * form.block_bytes + place + 1] &= 0xbf;
+    return bytes;
+}
+
+// A row's results do not depend on the number of rows, by which the vectors and a matrix unit share the work,
+// and are the same wherever there is FMA.
+void test_row_counts(Report& report, Encoding encoding, Random& random) {
+    constexpr int kWidth = 256, kMost = 100;
+    const int64_t num_outputs = 40;
+    const Bytes blocks =
+        random_blocks(random, encoding, num_outputs * kWidth / form_of(encoding).block_values);
+    const Layer layer{{{encoding, num_outputs, kWidth, blocks, {}}}, {{}}};
+    const auto packed = layer.pack(1);
+    const Floats x = random.uniform(kMost * kWidth, -4, 4);
+    Floats agreed;
+    for (const Kernels* kernels : tested_kernels()) {
+        const auto compute = [&](int num_rows) {
+            const Floats rows(x.begin(), x.begin() + num_rows * kWidth);
+            return run(*kernels, 1, no_cache(), step_without_cache(num_rows), float_matrix(rows, kWidth),
+                       num_outputs, [&](Tape& tape, Value in, Value out) {
+                           tape.linear(in, {}, packed, true, nullptr, out);
+                       });
+        };
+        const std::string where = std::string(name_of(encoding)) + " on " + kernels->isa;
+        const Floats all = compute(kMost);
+        for (int num_rows = 1; num_rows < kMost; num_rows += num_rows < 50 ? 1 : 7)
+            report.expect_same(
+                compute(num_rows), Floats(all.begin(), all.begin() + num_rows * num_outputs),
+                where + ", " + std::to_string(num_rows) + " rows as of " + std::to_string(kMost));
+        if (kernels->isa == std::string("generic")) continue;
+        if (agreed.empty()) agreed = all;
+        report.expect_same(all, agreed, where + " as on other instruction sets with FMA");
     }
 }
 
@@ -165,6 +209,10 @@ void test_linear(Report& report) {
             make_layer(random, {{Encoding::Q4_1, 33}, {Encoding::BF16, 7}, {Encoding::Q8_0, 64}});
         test_layer(report, "Q4_1 + BF16 + Q8_0", mixed, true, num_rows, random);
     }
+    for (int i = int(Encoding::Q8_0); i <= int(Encoding::Q6_K); i++)
+        test_row_counts(report, Encoding(i), random);
+    for (const Kernels* kernels : tested_kernels())
+        report.check(kernels->matrix_unit_works(), std::string("matrix unit of ") + kernels->isa);
     test_prologues(report, random);
     test_not_finite(report, random);
 }

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
             return 2;
         }
     std::printf("instruction sets:");
-    for (const Kernels* kernels : available_kernels()) std::printf(" %s", kernels->isa);
+    for (const Kernels* kernels : tested_kernels()) std::printf(" %s", kernels->isa);
     std::printf("\n");
     Report report;
     for (const std::string& name : chosen) {

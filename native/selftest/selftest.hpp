@@ -55,6 +55,12 @@ const char* name_of(KVDtype dtype);
 // to it.
 bool is_paired(const std::string& isa);
 
+// The kernels of every instruction set that can run here. Where nothing but AMX is missing, it is emulated.
+const std::vector<const Kernels*>& tested_kernels();
+
+// From here on AMX instructions work, if slowly. False if this CPU lacks others that those kernels need.
+bool emulate_amx();
+
 struct RowWork {
     int row, context_len, num_tokens;
 };

@@ -41,7 +41,9 @@ uint16_t to_bf16(float x) {
 }
 
 const char* name_of(Encoding encoding) {
-    const char* const names[] = {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"};
+#define X(name) #name,
+    static const char* const names[] = {OCTAVO_ENCODINGS};
+#undef X
     return names[int(encoding)];
 }
 
@@ -147,6 +149,17 @@ CacheView no_cache(int num_heads, int num_kv_heads, int head_dim) {
     return {nullptr, 1, 0, num_heads, num_kv_heads, head_dim, 1, KVDtype::F32, nullptr, nullptr, 0, 0, {}};
 }
 
+const std::vector<const Kernels*>& tested_kernels() {
+    static const std::vector<const Kernels*> tested = [] {
+        std::vector<const Kernels*> kernels = available_kernels();
+        const Kernels* last = compiled_kernels().back();
+        if (last->isa == std::string("avx512_amx") && kernels.front() != last && emulate_amx())
+            kernels.push_back(last);
+        return kernels;
+    }();
+    return tested;
+}
+
 Floats run(const Kernels& kernels, int num_threads, const CacheView& cache, const Step& step,
            const Matrix& input, int64_t out_width, const Record& record) {
     Tape tape(std::make_shared<Team>(num_threads), kernels, step.num_tokens(), {input.width, input.width},
@@ -185,7 +198,7 @@ std::string Report::digest() const {
 Floats Report::compare(const std::string& what, const Doubles& expected, const Tolerance& tolerance,
                        const Compute& compute, const std::function<bool(const std::string&)>& differs) {
     Floats agreed;
-    for (const Kernels* kernels : available_kernels()) {
+    for (const Kernels* kernels : tested_kernels()) {
         const std::string isa = kernels->isa, where = what + " on " + isa;
         const Floats got = compute(*kernels, 1);
         for (const int num_threads : {2, 3})
