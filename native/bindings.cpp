@@ -272,8 +272,8 @@ NB_MODULE(_native, m) {
                 if (op_seconds && op_seconds->shape(0) != self.num_ops())
                     refuse("op_seconds must have room for " + std::to_string(self.num_ops()) + " operations");
                 nb::gil_scoped_release release;
-                self.run(step, output.data(), int64_t(output.shape(0)), int64_t(output.shape(1)),
-                         op_seconds ? op_seconds->data() : nullptr);
+                return self.run(step, output.data(), int64_t(output.shape(0)), int64_t(output.shape(1)),
+                                op_seconds ? op_seconds->data() : nullptr);
             },
             "token_ids"_a, "positions"_a, "rows"_a, "query_start"_a, "context_len"_a, "logit_tokens"_a,
             "block_tables"_a, "output"_a.noconvert(), "op_seconds"_a.noconvert().none() = nb::none())

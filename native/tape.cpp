@@ -280,8 +280,8 @@ std::vector<std::string> Tape::op_names() const {
     return names;
 }
 
-void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
-               double* op_seconds) {
+std::vector<int32_t> Tape::run(const StepArrays& step, float* output, int64_t output_rows,
+                               int64_t output_width, double* op_seconds) {
     if (ops_.empty()) refuse("the tape is empty");
     const std::lock_guard lock(running_);
     check(step);
@@ -297,21 +297,22 @@ void Tape::run(const StepArrays& step, float* output, int64_t output_rows, int64
         step.positions.data,      step.rows.data,      step.query_start.data,       step.context_len.data,
         step.logit_tokens.data,   tables.data()};
     for (auto& [key, plan] : plans_) plan->build(view);
-    if (!op_seconds) {
-        team_->run([&](Worker& worker) { execute(view, output, worker, nullptr); });
-        return;
-    }
+    largest_.prepare(output, last.selected ? rows : 0, last.width);
     // An operation ends when the first worker goes on to the next: others may come late, or not at all.
-    const size_t num_ops = ops_.size(), num_workers = team_->count();
+    const size_t num_ops = op_seconds ? ops_.size() : 0, num_workers = team_->count();
     std::vector<Clock::time_point> ends(num_workers * num_ops, Clock::time_point::max());
     Clock::time_point before = Clock::now();
-    team_->run([&](Worker& worker) { execute(view, output, worker, &ends[worker.id() * num_ops]); });
+    team_->run([&](Worker& worker) {
+        execute(view, output, worker, op_seconds ? &ends[worker.id() * num_ops] : nullptr);
+        largest_.find(worker);
+    });
     for (size_t i = 0; i < num_ops; i++) {
         Clock::time_point end = ends[i];
         for (size_t w = 1; w < num_workers; w++) end = std::min(end, ends[w * num_ops + i]);
         op_seconds[i] = std::chrono::duration<double>(end - before).count();
         before = end;
     }
+    return largest_.indices();
 }
 
 void Tape::execute(const StepView& step, float* output, Worker& worker, Clock::time_point* ends) const {

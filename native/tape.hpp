@@ -12,6 +12,7 @@
 
 #include "attention_plan.hpp"
 #include "kernels.hpp"
+#include "largest.hpp"
 #include "packed_linear.hpp"
 #include "packing.hpp"
 #include "team.hpp"
@@ -91,9 +92,10 @@ class Tape {
 
     // Computes one step. `output` has room for a row per token, or per wanted logit, as the last operation's.
     // Throws std::invalid_argument, naming what is wrong, before anything is written. `op_seconds`: room for
-    // the time of each operation, the wait for all workers included, or null.
-    void run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
-             double* op_seconds = nullptr);
+    // the time of each operation, the wait for all workers included, or null. Returns, where the output has a
+    // row per wanted logit, the index of each row's largest value: see LargestFinder.
+    std::vector<int32_t> run(const StepArrays& step, float* output, int64_t output_rows, int64_t output_width,
+                             double* op_seconds = nullptr);
 
     size_t num_ops() const { return ops_.size(); }
 
@@ -169,6 +171,7 @@ class Tape {
     std::vector<std::pair<int, int>> table_use_;  // per table: block size, and the widest window (0: all)
     std::map<std::pair<int, int>, std::unique_ptr<AttentionPlan>> plans_;
     std::vector<Op> ops_;
+    LargestFinder largest_;
     int64_t vocab_ = INT32_MAX;
     bool uses_cache_ = false;
     std::mutex running_;

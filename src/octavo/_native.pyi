@@ -131,8 +131,11 @@ class Tape:
         block_tables: Sequence[Int32s],
         output: Float32s,
         op_seconds: npt.NDArray[np.float64] | None = None,
-    ) -> None:
+    ) -> list[int]:
         """One step, without the interpreter lock.
+
+        Where ``output`` has a row per wanted logit, returns for each the index of its largest value, the
+        first of equals; -1 if some value of it is not finite.
 
         ``op_seconds`` [operations] receives the time of each operation, until all workers are done with it;
         the first includes their awakening.

@@ -279,9 +279,8 @@ def test_log_probabilities_of_a_line_are_printed(run, model, tmp_path):
 
 
 def test_a_failed_prompt_gives_status_1_and_the_others_their_text(run, model, monkeypatch):
-    def fail_one(logits, rows, positions, state, **_):
-        tokens = logits.argmax(axis=1).tolist()
-        return StepResult(tokens, {i: "no logits" for i, row in enumerate(rows) if row == 1})
+    def fail_one(logits, largest, rows, positions, state, **_):
+        return StepResult(largest, {i: "no logits" for i, row in enumerate(rows) if row == 1})
 
     monkeypatch.setattr("octavo.engine.runner.sampler", SimpleNamespace(sample=fail_one))
     status, out, err = run("generate", "a", "b", "c", "--max-tokens", 3, "--json", *model)

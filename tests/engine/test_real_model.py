@@ -394,7 +394,7 @@ def test_special_tokens_are_text_if_asked_for(llm):
 
 
 def test_stream_of_a_failing_request_says_so(llm, monkeypatch):
-    def fail(logits, rows, positions, state, **_):
+    def fail(logits, largest, rows, positions, state, **_):
         return StepResult([-1] * len(rows), dict.fromkeys(range(len(rows)), "no logits"))
 
     stream = llm.stream("Once upon a time", GREEDY)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from octavo.attention.plan import StepInputs
+from octavo.backends.oracle import largest
 from octavo.core.sampling import SamplingParams
 from octavo.core.structured import StructuredOutput
 from octavo.engine.batch_state import BatchState
@@ -56,6 +57,7 @@ class ToyModel:
         self.tables = tables_of(groups)
         self.hook = hook
         self.step_sizes: list[int] = []
+        self.largest: list[int] = []
 
     def __call__(self, inputs: StepInputs) -> np.ndarray:
         self.step_sizes.append(inputs.num_tokens)
@@ -73,6 +75,7 @@ class ToyModel:
         result = np.array(logits, np.float32).reshape(-1, VOCAB)
         if self.hook is not None:
             self.hook(inputs, result)
+        self.largest = largest(result)
         return result
 
     def _run_layer(self, spec: GroupSpec, table: np.ndarray, position: int, token_id: int) -> int:

@@ -14,6 +14,7 @@ from kernel_case import (
 )
 
 from octavo.backends.cpu import CpuBackend
+from octavo.backends.oracle import largest
 from octavo.weights.encoding import dequantize
 from octavo.weights.tensor import Encoding
 
@@ -119,6 +120,28 @@ def test_select_keeps_wanted_rows(isa: str) -> None:
         got, run_ops(backend, x, lambda ops, v: ops.rms_norm(v, weight, EPS))[wanted]
     )
     assert run_ops(backend, x, lambda ops, v: ops.select(v), logit_tokens=[]).shape == (0, 33)
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 4095, 4096, 4097, 20_000])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_largest_of_each_wanted_row(width: int, threads: int) -> None:
+    rng = np.random.default_rng(width)
+    x = rng.integers(-50, 50, (40, width)).astype(np.float32)  # with many equals
+    x[1] = -np.float32(3)
+    x[2] = [0.0, *[-0.0] * (width - 1)]
+    x[3, -1] = 1000
+    for row, bad in enumerate((np.nan, np.inf, -np.inf), 4):
+        x[row, rng.integers(width)] = bad
+    wanted = sorted({0, 1, 2, 3, 4, 5, 6, 20, 39})
+    backend = CpuBackend(threads)
+    table = backend.load_embedding(float_tensor(x))
+    program = backend.compile(
+        lambda ops: ops.select(ops.embed(table)), arena=arena_of(), attention=attention_of(), max_tokens=40
+    )
+    for rows in (wanted, wanted[:1], wanted[::2], []):
+        np.testing.assert_array_equal(program(step_of(40, rows)), x[rows])
+        assert program.largest == largest(x[rows])
+    assert largest(x[[1, 2, 3, 4, 5, 6]]) == [0, 0, width - 1, -1, -1, -1]
 
 
 def test_instruction_sets_with_fma_agree_to_the_bit() -> None:

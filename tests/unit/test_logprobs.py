@@ -4,11 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from sampling_case import state_for
+from sampling_case import sample, state_for
 
 from octavo.core.sampling import SamplingParams
 from octavo.engine.sampling.logprobs import token_logprobs
-from octavo.engine.sampling.sampler import sample
 
 
 def exact(logits: np.ndarray) -> np.ndarray:

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from sampling_case import Letters, state_for
+from sampling_case import Letters, sample, state_for
 
 from octavo.core.sampling import SamplingParams
 from octavo.engine.sampling.random_numbers import stream_of, uniform
-from octavo.engine.sampling.sampler import sample
 from octavo.engine.sampling.state import SamplingState
 from octavo.scheduling.step import StepResult
 

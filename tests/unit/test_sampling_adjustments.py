@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_case import Letters, pick, state_for
+from sampling_case import Letters, pick, sample, state_for
 
 from octavo.core.sampling import SamplingParams
 from octavo.engine.sampling.adjustments import Adjustments
 from octavo.engine.sampling.bad_words import Vocabulary
-from octavo.engine.sampling.sampler import sample
 
 VOCAB = 60
 

@@ -3,10 +3,9 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_case import Letters, state_for
+from sampling_case import Letters, sample, state_for
 
 from octavo.core.sampling import SamplingParams
-from octavo.engine.sampling.sampler import sample
 
 VOCAB = 100
 TEXTS = Letters([chr(ord("a") + t % 26) * (1 + t // 26) for t in range(VOCAB)])

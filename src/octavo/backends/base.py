@@ -84,6 +84,22 @@ class Ops(Protocol[X, W_contra]):
         ...
 
 
+class Program(Protocol):
+    """A compiled forward pass."""
+
+    @property
+    def largest(self) -> list[int]:
+        """Of each row of the latest result the index of its largest value, the first of equals.
+
+        -1 if some value of the row is not finite.
+        """
+        ...
+
+    def __call__(self, step: StepInputs, /) -> FloatArray:
+        """The step's logits, float32 [S, vocab]; the next call may reuse the array."""
+        ...
+
+
 class Backend(Protocol[X, W]):
     """One implementation of the operations, bound to a KV arena and a rotary table."""
 
@@ -106,9 +122,6 @@ class Backend(Protocol[X, W]):
         arena: Arena,
         attention: AttentionShape,
         max_tokens: int,
-    ) -> Callable[[StepInputs], FloatArray]:
-        """Make ``forward`` a function from a step's inputs to its logits, float32 [S, vocab].
-
-        The returned array may be reused by the next call.
-        """
+    ) -> Program:
+        """Make ``forward`` a program from a step's inputs to its logits."""
         ...

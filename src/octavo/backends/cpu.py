@@ -17,9 +17,14 @@ from octavo.weights.tensor import WeightTensor
 
 
 class Program:
-    """A compiled forward pass: one native call per step."""
+    """A compiled forward pass: one native call per step.
+
+    Attributes:
+        largest: as in ``base.Program``; empty if the result has a row for each token.
+    """
 
     def __init__(self, tape: _native.Tape, width: int, selected: bool) -> None:
+        self.largest: list[int] = []
         self._tape = tape
         self._selected = selected
         self._output: FloatArray = np.empty((0, width), np.float32)
@@ -43,7 +48,7 @@ class Program:
             size = max(num_rows, 2 * len(self._output))
             self._output = np.empty((size, self._output.shape[1]), np.float32)
         output = self._output[:num_rows]
-        self._tape.run(
+        self.largest = self._tape.run(
             step.token_ids,
             step.positions,
             step.rows,
@@ -126,7 +131,7 @@ class CpuBackend:
         arena: Arena,
         attention: AttentionShape,
         max_tokens: int,
-    ) -> Callable[[StepInputs], FloatArray]:
+    ) -> Program:
         """Record ``forward`` once; the program returned replays it for steps of up to ``max_tokens`` tokens.
 
         If ``forward`` ends without ``select``, the result has a row for each token.

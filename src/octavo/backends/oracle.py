@@ -54,9 +54,29 @@ class OracleBackend:
         arena: Arena,
         attention: AttentionShape,
         max_tokens: int,
-    ) -> Callable[[StepInputs], FloatArray]:
-        """A function from a step's inputs to its logits, float32 [S, vocab]; any number of tokens will do."""
-        return lambda step: forward(OracleOps(step, arena, attention)).astype(np.float32)
+    ) -> "OracleProgram":
+        """A program that takes any number of tokens."""
+        return OracleProgram(lambda step: forward(OracleOps(step, arena, attention)).astype(np.float32))
+
+
+class OracleProgram:
+    """A function of a step's inputs, and what ``base.Program`` tells of its result."""
+
+    def __init__(self, compute: Callable[[StepInputs], FloatArray]) -> None:
+        self.largest: list[int] = []
+        self._compute = compute
+
+    def __call__(self, step: StepInputs) -> FloatArray:
+        """The step's logits."""
+        logits = self._compute(step)
+        self.largest = largest(logits)
+        return logits
+
+
+def largest(rows: FloatArray) -> list[int]:
+    """Index of each row's largest value, the first of equals; -1 if some value of it is not finite."""
+    indices: list[int] = np.where(np.isfinite(rows).all(axis=1), rows.argmax(axis=1), -1).tolist()
+    return indices
 
 
 class OracleOps:

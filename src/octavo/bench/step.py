@@ -42,6 +42,11 @@ class _Stopwatch:
     def __post_init__(self) -> None:
         self.op_seconds = np.zeros(len(self.program.op_names))
 
+    @property
+    def largest(self) -> list[int]:
+        """The program's."""
+        return self.program.largest
+
     def __call__(self, inputs: StepInputs) -> npt.NDArray[np.float32]:
         self.inputs = inputs
         begin = time.perf_counter()

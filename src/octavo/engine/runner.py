@@ -1,12 +1,13 @@
 """Carries out a step's plan: the only place where policy's ids meet arrays, bytes and kernels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.attention.plan import StepInputs
+from octavo.backends.base import Program
 from octavo.core.request import TokenLogprobs
 from octavo.engine.batch_state import BatchState
 from octavo.engine.grammar import GrammarCompiler
@@ -14,8 +15,6 @@ from octavo.engine.grammar_masks import GrammarMasks
 from octavo.engine.sampling import sampler
 from octavo.engine.sampling.logprobs import likeliest, token_logprobs
 from octavo.scheduling.step import RowWork, StepPlan, StepResult
-
-Program = Callable[[StepInputs], npt.NDArray[np.float32]]
 
 
 class BlockStore(Protocol):
@@ -82,7 +81,14 @@ class Runner:
                 return StepResult([], prompt_logprobs=prompt_logprobs)
         allowed = None if masks is None else masks.result()
         chosen = sampler.sample(
-            logits, rows, positions, state.sampling, sources=sources, drafts=drafts, masks=allowed
+            logits,
+            self.program.largest,
+            rows,
+            positions,
+            state.sampling,
+            sources=sources,
+            drafts=drafts,
+            masks=allowed,
         )
         if allowed and self._masks is not None:
             failures = self._masks.accept(rows, chosen)

@@ -23,6 +23,7 @@ from octavo.scheduling.step import StepResult
 
 def sample(
     logits: FloatArray,
+    largest: Sequence[int],
     rows: Sequence[int],
     positions: Sequence[int],
     state: SamplingState,
@@ -35,6 +36,8 @@ def sample(
 
     Args:
         logits: float32 [S, V]; not changed.
+        largest: S, the token of the largest of each row of ``logits``, the lowest id among equals; -1 if some
+            of them are not finite.
         rows: N, the permanent row that each token is for.
         positions: N, where in its sequence each token will stand.
         state: settings of the rows.
@@ -51,24 +54,18 @@ def sample(
         The tokens; -1 where there is none: it failed, or an earlier one of its row did not equal its draft.
         Why tokens failed, and the log-probabilities of rows that ask for them.
     """
-    # The lowest id among equals; a NaN counts as the largest.
-    best: list[int] = logits.argmax(axis=1).tolist()
+    token_ids = [largest[source] for source in sources] if sources is not None else list(largest)
+    special = state.special
+    is_special = [token_id < 0 or row in special for token_id, row in zip(token_ids, rows, strict=True)]
+    if drafts is None and not masks and True not in is_special:
+        return StepResult(token_ids)
     if sources is None:
-        sources = range(len(best))
-    else:
-        best = [best[source] for source in sources]
-    special, item = state.special, logits.item
-    is_special = [
-        row in special or not isfinite(item(source, token_id))
-        for row, source, token_id in zip(rows, sources, best, strict=True)
-    ]
-    if drafts is None and not masks and not any(is_special):
-        return StepResult(best)
-    token_ids, failures = best, {}
+        sources = range(len(token_ids))
+    failures: dict[int, str] = {}
     logprobs: dict[int, TokenLogprobs] = {}
     ended: set[int] = set()  # rows that get no more tokens
     # One row at a time: its whole vocabulary stays in the cache, and no other row can touch its result.
-    for i in range(len(best)):
+    for i in range(len(token_ids)):
         row = int(rows[i])
         if row in ended:
             token_ids[i] = -1
@@ -106,9 +103,11 @@ def _choose(
     state: SamplingState,
     mask: BitMask | None,
 ) -> tuple[int, str | None]:
-    """A token, or -1 and the reason why there is none. ``best`` is the token of the largest logit."""
+    """A token, or -1 and the reason why there is none. ``best``: that of the largest logit, -1 if unknown."""
     if row in state.faults:
         return -1, state.faults[row]
+    if best < 0:
+        best = int(logits.argmax())  # a NaN counts as the largest
     if not isfinite(logits[best]):
         return -1, f"the model gave no usable logits at position {position}: largest is {logits[best]}"
     adjustments = state.adjustments.get(row)
