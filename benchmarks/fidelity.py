@@ -17,7 +17,6 @@ import json
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -105,7 +104,7 @@ def program(
 
     def log_probabilities(tokens: list[int]) -> FloatArray:
         step = StepInputs.build([(0, 0, tokens, True)], (table,))
-        step = replace(step, logit_tokens=np.arange(len(tokens), dtype=np.int32))
+        step = step._replace(logit_tokens=np.arange(len(tokens), dtype=np.int32))
         logits = run(step).astype(np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=-1, keepdims=True))

@@ -189,6 +189,20 @@ def test_unusable_logits_fail_that_search_alone():
     assert [o.token_ids for o in good.output().outputs] == [h.token_ids for h in right]
 
 
+@pytest.mark.parametrize("num_bad", [1, 2, 3])
+def test_unusable_logits_of_several_beams_at_once(num_bad):
+    def poison(inputs, logits):
+        bad = [i for i, token in enumerate(inputs.logit_tokens) if inputs.positions[token] == 6]
+        logits[bad[:num_bad]] = np.nan
+
+    toy = ToyEngine(hook=poison)
+    search = submit(toy, [1, 2], n=3, max_tokens=12, ignore_eos=True)
+    other = toy.submit([3], max_tokens=6, ignore_eos=True)
+    assert toy.run(search, other)[1] == toy_greedy([3], 6)
+    assert "no usable logits" in search.output().error
+    assert not toy.engine.has_work
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [

@@ -134,6 +134,25 @@ def test_a_search_gives_way_whole_and_comes_back_whole(prefix_cache):
     assert completions(search) == completions(right)
 
 
+def test_a_search_whose_first_beam_fails_on_coming_back():
+    preempted = False
+
+    def poison(inputs, logits):
+        for i, token in enumerate(inputs.logit_tokens):
+            row = int(np.searchsorted(inputs.query_start, token, side="right")) - 1
+            if preempted and inputs.query_start[row + 1] - inputs.query_start[row] > 1:
+                logits[i] = np.nan
+
+    toy = ToyEngine(num_blocks=34, max_step_tokens=256, prefix_cache=False, hook=poison)
+    first, search = first_and_search(toy)
+    while not toy.scheduler.stats().num_preemptions:
+        toy.step()
+    preempted = True
+    assert toy.run(*first, search)[:2] == [toy_greedy(prompt, 80) for prompt in FIRST]
+    assert "no usable logits" in search.output().error
+    assert not toy.engine.has_work
+
+
 @pytest.mark.parametrize("num_steps", range(1, 12, 2))
 def test_a_search_that_gave_way_is_aborted(num_steps):
     toy = ToyEngine(num_blocks=34, max_step_tokens=3)

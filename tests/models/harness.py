@@ -4,7 +4,6 @@ No scheduler and no block manager: what a test sees here is the model, the backe
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain, cycle, islice
 from typing import Any
 
@@ -69,7 +68,7 @@ class PagedModel:
         items = [(row, self.context_len[row], tokens, True) for row, tokens in work.items()]
         inputs = StepInputs.build(items, (self.table,))
         if every_token:
-            inputs = replace(inputs, logit_tokens=np.arange(inputs.num_tokens, dtype=np.int32))
+            inputs = inputs._replace(logit_tokens=np.arange(inputs.num_tokens, dtype=np.int32))
         assert inputs.num_tokens <= self._max_tokens
         logits = self._run(inputs).copy()
         for row, tokens in work.items():

@@ -195,7 +195,7 @@ class Engine:
                     try:
                         self._advance_beams(generation, request, now)
                     except Exception as error:  # a fault in one search is that search's alone
-                        self._blame(generation.request, error)
+                        generation.request.error = _textless(error)
                         self._end_search(generation, "error", now)
                 else:
                     self._take_in(generation, request, now)
@@ -268,7 +268,7 @@ class Engine:
     @staticmethod
     def _blame(request: Request, error: Exception) -> None:
         request.finish_reason = "error"
-        request.error = f"its tokens could not be turned into text: {error!r}"
+        request.error = _textless(error)
 
     # Beams
 
@@ -290,8 +290,7 @@ class Engine:
 
     def _advance_beams(self, generation: BeamGeneration, request: Request, now_s: float) -> None:
         """Let the search go on once the last of its beams has its candidates."""
-        if request.error is not None:
-            del self._live[request]  # the scheduler has let it go
+        if request.error is not None:  # perhaps not the only beam with one
             generation.request.error = request.error
             self._end_search(generation, "error", now_s)
             return
@@ -333,7 +332,8 @@ class Engine:
 
     def _drop_beam(self, beam: Request) -> None:
         del self._live[beam]
-        self.scheduler.finish(beam, "abort")
+        if beam.finish_reason is None:  # or the scheduler has let it go
+            self.scheduler.finish(beam, "abort")
 
     def _end_search(self, generation: BeamGeneration, reason: FinishReason, now_s: float) -> None:
         # Not generation.beams: a fault may have come while they were being replaced.
@@ -382,3 +382,7 @@ class Engine:
             raise EngineFailed(
                 f"the engine is down since a step failed: {self._failure!r}"
             ) from self._failure
+
+
+def _textless(error: Exception) -> str:
+    return f"its tokens could not be turned into text: {error!r}"

@@ -45,6 +45,9 @@ class Committer:
                 at += work.num_chosen
                 if request.finish_reason is not None:
                     leaving.append(running)
+                    for beam in request.forks:  # they hold nothing yet, and cannot go on without it
+                        beam.finish_reason = request.finish_reason
+                    request.forks.clear()
                 elif request.forks:
                     returning += request.forks
                     request.forks.clear()
