@@ -138,7 +138,8 @@ inline void linear(const LinearArgs& args, Worker& worker) {
         const int64_t end = first + by.panels < segment->num_panels ? first + by.panels : segment->num_panels;
         const int row = int(row_block) * by.rows;
         const int end_row = row + by.rows < args.num_rows ? row + by.rows : args.num_rows;
-        linear_item(args, {segment, row_groups(args, groups, row), rounded, first, end, row, end_row});
+        linear_item(args, {segment, groups ? row_groups(args, groups, row) : RowGroups{}, rounded, first, end,
+                           row, end_row});
     });
 }
 

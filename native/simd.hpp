@@ -21,7 +21,7 @@
 //   to_float, round_to_int         conversion; to nearest even
 //   as_float, as_int               the same bits
 //   shift_left<n>, shift_right<n>  logical
-//   sum, max_lane                  over the lanes; of floats as a tree: i with i + 8, then + 4, + 2, + 1
+//   sum, max_lane                  over the lanes of floats, as a tree: i with i + 8, then + 4, + 2, + 1
 //   low_bf16, high_bf16            the lower and upper bfloat16 of each 32-bit lane, as float32
 //   low_f16, high_f16              the same of float16
 //   pair_bf16(lo, hi)              the inverse of low_bf16 and high_bf16, rounding to nearest even

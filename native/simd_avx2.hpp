@@ -133,19 +133,6 @@ OCTAVO_INLINE float max_lane(F32x16 a) {
     c = _mm_max_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
-OCTAVO_INLINE int32_t max_lane(I32x16 a) {
-    const __m256i b = _mm256_max_epi32(a.lo, a.hi);
-    __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    c = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
-    return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
-}
-
-OCTAVO_INLINE int32_t sum(I32x16 a) {
-    const __m256i b = _mm256_add_epi32(a.lo, a.hi);
-    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
-}
 
 OCTAVO_INLINE F32x16 low_bf16(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
 // The mask stays in memory: sums need the register.

@@ -122,11 +122,6 @@ OCTAVO_INLINE float sum(F32x16 a) {
         for (int i = 0; i < half; i++) a.v[i] += a.v[i + half];
     return a.v[0];
 }
-OCTAVO_INLINE int32_t sum(I32x16 a) {
-    uint32_t total = 0;
-    for (int i = 0; i < 16; i++) total += uint32_t(a.v[i]);
-    return int32_t(total);
-}
 OCTAVO_INLINE float max_lane(F32x16 a) {
     for (int half = 8; half > 0; half /= 2)
         for (int i = 0; i < half; i++) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];

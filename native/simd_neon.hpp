@@ -125,9 +125,6 @@ OCTAVO_INLINE float sum(F32x16 a) {
     const float32x2_t c = vadd_f32(vget_low_f32(b), vget_high_f32(b));
     return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
 }
-OCTAVO_INLINE int32_t sum(I32x16 a) {
-    return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3])));
-}
 OCTAVO_INLINE float max_lane(F32x16 a) {
     float lanes[16];
     store(lanes, a);
