@@ -36,7 +36,8 @@ ALLOWED: dict[str, set[str]] = {
 EVERYTHING_BELOW = {*ALLOWED, "_native", ""}
 ALLOWED |= {
     "bench": EVERYTHING_BELOW,
-    "cli": EVERYTHING_BELOW | {"bench"},
+    "server": EVERYTHING_BELOW,
+    "cli": EVERYTHING_BELOW | {"bench", "server"},
     "__main__": {"cli"},
     "": {"core", "engine"},  # octavo/__init__.py
 }

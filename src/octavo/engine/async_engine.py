@@ -5,11 +5,13 @@ between two steps, and the thread calls back.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TypeVar, cast
 
 from octavo.core.errors import EngineFailed, OctavoError
 from octavo.core.request import RequestOutput, TokenLogprobs
@@ -17,6 +19,8 @@ from octavo.core.sampling import SamplingParams
 from octavo.engine.engine import Engine
 from octavo.engine.generation import Generation
 from octavo.engine.llm import LLM, Message, Prompt
+
+Found = TypeVar("Found")
 
 
 class EngineDraining(OctavoError):
@@ -54,8 +58,32 @@ class _Inbox:
 
     condition: threading.Condition = field(default_factory=threading.Condition)
     submissions: deque[_Submission] = field(default_factory=deque)
+    calls: deque[Callable[[], None]] = field(default_factory=deque)
     is_draining: bool = False
     is_closing: bool = False
+
+
+class _Waker:
+    """Wakes tasks once per step and not once per stream: a loop's attention is the costly part."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+
+    def add(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        """In the engine's thread: set ``event`` at the next ``wake``."""
+        self._waiting.setdefault(loop, []).append(event)
+
+    def wake(self) -> None:
+        """In the engine's thread."""
+        waiting, self._waiting = self._waiting, {}
+        for loop, events in waiting.items():
+            with contextlib.suppress(RuntimeError):  # closed; whoever ran there is gone
+                loop.call_soon_threadsafe(_set_all, events)
+
+
+def _set_all(events: list[asyncio.Event]) -> None:
+    for event in events:
+        event.set()
 
 
 class AsyncStream:
@@ -71,11 +99,10 @@ class AsyncStream:
         self._changed = asyncio.Event()
         self._num_told = [0] * len(generation.choices)
         self._has_ended = [False] * len(generation.choices)
-        loop, changed = asyncio.get_running_loop(), self._changed
+        loop, changed, waker = asyncio.get_running_loop(), self._changed, engine._waker
 
         def wake() -> None:  # holds no reference to the stream: who loses it ends the request
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(changed.set)
+            waker.add(loop, changed)
 
         generation.on_change = wake
 
@@ -158,6 +185,7 @@ class AsyncEngine:
         self.llm = llm
         self._engine: Engine = llm.engine
         self._inbox = _Inbox()
+        self._waker = _Waker()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
         self._idle.set()
@@ -248,6 +276,40 @@ class AsyncEngine:
             with self._inbox.condition:
                 self._inbox.condition.notify()
 
+    async def inspect(self, look: Callable[[Engine], Found]) -> Found:
+        """What ``look`` finds between two steps, in the engine's thread, which it keeps from the next step.
+
+        Raises:
+            EngineDraining: the engine's thread does not run.
+            Whatever ``look`` raises.
+        """
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Found] = loop.create_future()
+
+        def settle(result: Found | None, error: Exception | None) -> None:
+            if found.done():
+                return
+            if error is not None:
+                found.set_exception(error)
+            else:
+                found.set_result(cast(Found, result))
+
+        def call() -> None:
+            result, error = None, None
+            try:
+                result = look(self._engine)
+            except Exception as problem:
+                error = problem
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(settle, result, error)
+
+        with self._inbox.condition:
+            if self._thread is None or self._inbox.is_closing:
+                raise EngineDraining("the engine is shutting down, or was not started")
+            self._inbox.calls.append(call)
+            self._inbox.condition.notify()
+        return await found
+
     async def drain(self) -> None:
         """Take nothing new, and wait until all that was taken is finished."""
         with self._inbox.condition:
@@ -272,23 +334,30 @@ class AsyncEngine:
         engine, inbox = self._engine, self._inbox
         while True:
             with inbox.condition:
-                while not (inbox.submissions or inbox.is_closing or engine.has_work):
+                while not (inbox.submissions or inbox.calls or inbox.is_closing or engine.has_work):
+                    self._waker.wake()  # who was dropped just now
                     self._idle.set()
                     inbox.condition.wait()
-                submissions = list(inbox.submissions)
+                submissions, calls = list(inbox.submissions), list(inbox.calls)
                 inbox.submissions.clear()
+                inbox.calls.clear()
                 is_closing = inbox.is_closing
             for submission in submissions:
                 self._take(submission)
+            for call in calls:
+                call()
             if is_closing:
                 engine.abort_all()
+                self._waker.wake()
                 self._idle.set()
                 return
+            self._waker.wake()  # those that ended between two steps
             try:
                 if engine.has_work:
                     engine.step()
             except EngineFailed:
-                continue  # every request was told; those to come will be
+                pass  # every request was told; those to come will be
+            self._waker.wake()
 
     def _take(self, submission: _Submission) -> None:
         try:

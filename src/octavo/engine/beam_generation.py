@@ -65,8 +65,8 @@ class BeamGeneration(Generation):
 
     def advance_search(self, now_s: float) -> BeamStep:
         """Decide which beams go on; their candidates are used up."""
-        if self._first_token_s is None:
-            self._first_token_s = now_s
+        if self.first_token_s is None:
+            self.first_token_s = now_s
         candidates = [beam.candidates or [] for beam in self.beams]
         for beam in self.beams:
             beam.candidates = None
@@ -76,7 +76,7 @@ class BeamGeneration(Generation):
 
     def finish_search(self, now_s: float) -> None:
         """Complete the output with what was found, or with the live beams if the search was broken off."""
-        self._finished_s = now_s
+        self.finished_s = now_s
         first, hypotheses = self._first, self._search.hypotheses[: self._first.params.n]
         reason = first.finish_reason
         found: list[tuple[list[int], FinishReason, float]]
@@ -100,7 +100,7 @@ class BeamGeneration(Generation):
 
     def give_up(self, now_s: float) -> None:
         """Complete the output without any text, which could not be made."""
-        self._finished_s = now_s
+        self.finished_s = now_s
         self.choices, self._cumulative_logprobs = [self._blank], [0.0]
         self._blank.finished = True
         self._is_done = True

@@ -1,5 +1,6 @@
 """One request's way: checked, queued, advanced step by step, turned into text."""
 
+import logging
 import secrets
 import threading
 import time
@@ -18,8 +19,10 @@ from octavo.engine.choice import Choice, Detokenizer
 from octavo.engine.generation import Generation
 from octavo.engine.grammar import GrammarCompiler, GrammarMatcher
 from octavo.engine.memory import MemoryReport
+from octavo.engine.observing import EngineObserver, StepReport
 from octavo.engine.runner import Runner
 from octavo.scheduling.scheduler import Scheduler
+from octavo.scheduling.step import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,11 @@ class ModelLimits:
 
 
 class Engine:
-    """Requests in, steps, outputs. Threads take turns: a step advances the requests of all of them."""
+    """Requests in, steps, outputs. Threads take turns: a step advances the requests of all of them.
+
+    Attributes:
+        observer: told of every step and of requests that come and go, or None.
+    """
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class Engine:
         self.limits = limits
         self.scheduler = scheduler
         self.runner = runner
+        self.observer: EngineObserver | None = None
         self._make_detokenizer = make_detokenizer
         self._grammars = grammars
         self._live: dict[Request, Generation] = {}
@@ -159,6 +167,7 @@ class Engine:
             self.scheduler.add(generation.request)
             for request in generation.requests:
                 self._live[request] = generation
+            self._tell(lambda observer: observer.arrived(generation))
 
     @property
     def has_work(self) -> bool:
@@ -178,6 +187,7 @@ class Engine:
             self._check_alive()
             if self._dropped:
                 self._abort_dropped()
+            started_s = time.monotonic()
             try:
                 plan = self.scheduler.schedule()
                 advanced = self.scheduler.commit(self.runner.run(plan))
@@ -199,6 +209,9 @@ class Engine:
                         self._end_search(generation, "error", now)
                 else:
                     self._take_in(generation, request, now)
+            if self.observer is not None:
+                report = self._report(plan, advanced, started_s, now)
+                self._tell(lambda observer: observer.stepped(report))
             return plan.num_tokens
 
     def abort(self, generation: Generation) -> None:
@@ -263,6 +276,11 @@ class Engine:
         except Exception as error:
             self._blame(request, error)
             generation.choice_of(request).finished = True
+        self._announce(generation)
+
+    def _announce(self, generation: Generation) -> None:
+        if generation.finished:
+            self._tell(lambda observer: observer.finished(generation))
         generation.notify()
 
     @staticmethod
@@ -348,7 +366,38 @@ class Engine:
         except Exception as error:
             self._blame(generation.request, error)
             generation.give_up(now_s)
-        generation.notify()
+        self._announce(generation)
+
+    # Observing
+
+    def _tell(self, what: Callable[[EngineObserver], None]) -> None:
+        if self.observer is not None:
+            try:
+                what(self.observer)
+            except Exception:
+                self.observer = None
+                logging.getLogger(__name__).exception(
+                    "an observer of the engine failed; it is not called again"
+                )
+
+    def _report(
+        self, plan: StepPlan, advanced: list[Request], started_s: float, finished_s: float
+    ) -> StepReport:
+        num_drafts = num_prompt_tokens = 0
+        if not plan.is_plain:
+            num_drafts = sum(work.num_drafts for work in plan.work)
+            num_new = sum(work.sample and len(work.token_ids) - work.num_drafts == 1 for work in plan.work)
+            num_prompt_tokens = plan.num_tokens - num_drafts - num_new
+        return StepReport(
+            started_s=started_s,
+            finished_s=finished_s,
+            num_rows=len(plan.work),
+            num_tokens=plan.num_tokens,
+            num_prompt_tokens=num_prompt_tokens,
+            num_drafts=num_drafts,
+            admitted=self.scheduler.admitted,
+            advanced=advanced,
+        )
 
     # Failing
 

@@ -11,6 +11,7 @@ class Generation:
 
     Attributes:
         choices: one for each sample.
+        arrival_s, first_token_s, finished_s: when that was, on the monotonic clock; None until then.
         is_dropped: whether nobody waits for it any more.
         on_change: called by the engine's thread when there are new tokens or the end has come, or None.
     """
@@ -21,9 +22,9 @@ class Generation:
         self.on_change: Callable[[], None] | None = None
         self.is_dropped = False
         self._prompt = prompt
-        self._arrival_s = arrival_s
-        self._first_token_s: float | None = None
-        self._finished_s = arrival_s
+        self.arrival_s = arrival_s
+        self.first_token_s: float | None = None
+        self.finished_s: float | None = None
 
     @property
     def request(self) -> Request:
@@ -61,13 +62,13 @@ class Generation:
 
     def advance(self, request: Request, now_s: float) -> bool:
         """Take in a sequence's new tokens. Returns whether its text reached a stop text."""
-        if self._first_token_s is None and request.num_output_tokens:
-            self._first_token_s = now_s
+        if self.first_token_s is None and request.num_output_tokens:
+            self.first_token_s = now_s
         return self._choices[request].advance()
 
     def finish(self, request: Request, now_s: float) -> None:
         """Complete the output of a sequence, which has a finish reason."""
-        self._finished_s = now_s
+        self.finished_s = now_s
         self._choices[request].finish()
 
     def notify(self) -> None:
@@ -107,9 +108,9 @@ class Generation:
             outputs=self._completions(),
             num_cached_tokens=request.num_cached_tokens,
             metrics=RequestMetrics(
-                self._arrival_s,
-                self._first_token_s,
-                self._finished_s,
+                self.arrival_s,
+                self.first_token_s,
+                self.arrival_s if self.finished_s is None else self.finished_s,
                 self.num_preemptions,
             ),
             error=errors[0] if errors else None,

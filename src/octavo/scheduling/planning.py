@@ -40,6 +40,7 @@ class Planner:
     Attributes:
         preemption: how often someone had to give way.
         explanations: why a request's cached prefix ended where it did, by request id, the oldest first.
+        admitted: requests that got their first blocks in the last step that was planned.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Planner:
     ) -> None:
         self.preemption = Preemption(running, waiting)
         self.explanations: dict[int, PrefixExplanation] = {}
+        self.admitted: list[Request] = []
         self._kv = kv
         self._waiting = waiting
         self._running = running
@@ -69,6 +71,7 @@ class Planner:
 
     def plan(self) -> Composition:
         """The next step, with blocks for all of it; there is work in it unless nobody is here."""
+        self.admitted = []
         step = Composition()
         if self._running.has_parked:
             self._seat(step)
@@ -260,6 +263,7 @@ class Planner:
         running = self._running.start(request, match)
         if not request.num_preemptions:
             request.num_cached_tokens = match.num_tokens
+            self.admitted.append(request)
             self.explanations[request.request_id] = self._kv.explain(running.seq_id)
             if len(self.explanations) > MAX_EXPLAINED:
                 del self.explanations[next(iter(self.explanations))]

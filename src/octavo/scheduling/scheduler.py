@@ -106,6 +106,11 @@ class Scheduler:
             num_drafts_accepted=self._committer.num_drafts_accepted,
         )
 
+    @property
+    def admitted(self) -> list[Request]:
+        """Requests that got their first blocks in the last step that was planned."""
+        return self._planner.admitted
+
     def explain(self, request_id: int) -> PrefixExplanation | None:
         """Why a request's cached prefix ended where it did when it was first admitted.
 
