@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli import bench, chat, generate, info, models, plan, replay
+from octavo.cli import bench, chat, generate, info, models, plan, replay, serve
 from octavo.core.display import printable
 from octavo.core.errors import OctavoError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(generate.generate)
 app.command()(chat.chat)
+app.command()(serve.serve)
 app.add_typer(models.app, name="models")
 app.command()(plan.plan)
 app.command()(info.info)

@@ -185,7 +185,7 @@ def _fixed_memory(loaded: LoadedModel, config: EngineConfig, context_len: int) -
     layers = plan_layers(spec, config.block_sizes, "bfloat16")
     blocks_per_row = sum(g.num_tables * -(-context_len // g.block_size) for g in layers.groups)
     return FixedMemory(
-        file_bytes=sum(stored.num_bytes for stored in loaded.checkpoint.stored.values()),
+        file_bytes=loaded.checkpoint.num_bytes,
         weight_bytes=backend.linear_bytes + backend.vector_bytes,
         embedding_bytes=backend.embedding_bytes,
         scratch_bytes=step_bytes

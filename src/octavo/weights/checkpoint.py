@@ -93,6 +93,11 @@ class Checkpoint:
     tensors: LazyTensors
     stored: Mapping[str, StoredTensor] = field(default_factory=dict)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all tensors take in their files."""
+        return sum(stored.num_bytes for stored in self.stored.values())
+
     def hollow(self) -> "Checkpoint":
         """The same without the bytes of matrices; see ``LazyTensors.hollow``."""
         return replace(self, tensors=self.tensors.hollow())
