@@ -44,6 +44,7 @@ class BuiltEngine:
     spec: DecoderSpec
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    grammars: GrammarCompiler
     capacity: KVCapacity
     path: Path
     weight_bytes: int

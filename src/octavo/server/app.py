@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
+from octavo.server.asking import ChatFormat
 from octavo.server.errors import install_error_handlers
 from octavo.server.middleware import Gate
 from octavo.server.routes import chat, completions, health, models
@@ -18,7 +19,7 @@ from octavo.server.state import ServerState
 
 def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
     """An ASGI application that serves ``llm``; the engine's thread runs from its start-up to its shutdown."""
-    state = ServerState(llm, AsyncEngine(llm), settings)
+    state = ServerState(llm, AsyncEngine(llm), settings, ChatFormat(llm, settings))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

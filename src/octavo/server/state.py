@@ -9,6 +9,7 @@ from fastapi import Request
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
+from octavo.server.asking import ChatFormat
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
 
@@ -25,6 +26,7 @@ class ServerState:
     llm: LLM
     engine: AsyncEngine
     settings: ServerSettings
+    chat_format: ChatFormat
     registry: RequestRegistry = field(default_factory=RequestRegistry)
     is_draining: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
