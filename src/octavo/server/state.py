@@ -7,6 +7,8 @@ from fastapi import Request
 
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
+from octavo.server.memory_feed import MemoryFeed
+from octavo.server.memory_report import MemoryReporter
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
 
@@ -19,6 +21,8 @@ class ServerState:
     engine: AsyncEngine
     settings: ServerSettings
     registry: RequestRegistry
+    feed: MemoryFeed
+    memory: MemoryReporter
 
 
 def state_of(request: Request) -> ServerState:
