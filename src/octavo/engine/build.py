@@ -146,6 +146,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         spec,
         tokenizer,
         chat_template,
+        grammars,
         capacity,
         path=loaded.checkpoint.path,
         weight_bytes=loaded.checkpoint.num_bytes,

@@ -10,6 +10,8 @@ import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
 from octavo.server.asking import ChatFormat
+from octavo.server.memory_feed import MemoryFeed
+from octavo.server.memory_report import MemoryReporter
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
 
@@ -27,7 +29,9 @@ class ServerState:
     engine: AsyncEngine
     settings: ServerSettings
     chat_format: ChatFormat
-    registry: RequestRegistry = field(default_factory=RequestRegistry)
+    registry: RequestRegistry
+    feed: MemoryFeed
+    memory: MemoryReporter
     is_draining: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 
