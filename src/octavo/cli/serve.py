@@ -177,8 +177,7 @@ def _name_of(model: str) -> str:
     path = Path(model).expanduser()
     if not path.exists():
         return model
-    path = path.resolve()
-    return path.stem if path.is_file() else path.name
+    return path.stem if path.is_file() else path.resolve().name
 
 
 def _log_to_stderr() -> None:
