@@ -171,7 +171,7 @@ def test_a_pool_that_is_too_small(smollm2_path):
     assert f"2 sequences of 4,096 tokens as bfloat16: {needed} bytes of KV needed" in plan.problem
     assert f"{100 << 20} had (100.0 MiB, kv_memory)" in plan.problem
     assert "kv_dtype=int8" in plan.problem
-    longest = int(re.search(r"at most ([\d,]+) tokens each", plan.problem)[1].replace(",", ""))
+    longest = int(re.search(r"at most ([\d,]+) tokens in each", plan.problem)[1].replace(",", ""))
     # What it says would do, does; a little more does not.
     for change, fits in (
         ({"kv_memory_bytes": needed}, True),

@@ -11,7 +11,8 @@ import typer
 from octavo.cli import app, config, options
 from octavo.core.errors import InvalidConfig
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "octavo.toml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "octavo.toml"
 
 
 @pytest.fixture
@@ -237,3 +238,12 @@ def test_the_example_is_valid_with_its_comments_taken_in(run, tmp_path):
     file.write_text(taken_in)
     status, _, err = run("info", "--json", "--config", file)
     assert (status, err) == (0, "")
+
+
+def test_what_the_readme_shows_is_valid(run, tmp_path):
+    found = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    for number, text in enumerate(found):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(text)
+        assert run("info", "--json", "--config", file)[::2] == (0, "")
