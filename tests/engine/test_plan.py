@@ -159,6 +159,24 @@ def test_a_damaged_model_has_no_plan(tiny_directory, tmp_path):
         plan_memory(tmp_path, EngineConfig())
 
 
+def test_the_parts_add_up_to_what_a_process_takes(smollm2_path):
+    """With its pool full; pages of the model's file are the system's, which takes them back."""
+    code = f"""
+from octavo import LLM, SamplingParams
+llm = LLM("{smollm2_path}", kv_memory="64MiB")
+prompts = [[i + 5] * 350 for i in range(8)]
+llm.generate(prompts, SamplingParams(max_tokens=8, ignore_eos=True))
+assert llm.memory().stats.free_blocks < 10
+print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("RssAnon")))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    taken = int(result.stdout)
+    plan = plan_memory(smollm2_path, EngineConfig(kv_memory_bytes=64 << 20))
+    fixed = plan.fixed
+    assert fixed.weight_bytes + plan.pool_bytes < taken
+    assert taken < fixed.num_bytes - fixed.embedding_bytes + plan.pool_bytes
+
+
 # What does not fit
 
 

@@ -1,12 +1,15 @@
 """``octavo serve`` as a command: what its options become, what it says, and how it ends."""
 
+import contextlib
 import json
 import logging
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +332,33 @@ def test_lines_for_people_and_a_port_that_is_taken():
             process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
+
+
+def test_a_line_that_cannot_be_written_ends_the_server():
+    command = f'"{sys.executable}" -m octavo serve --port 0 --kv-memory 32MiB --json >/dev/full'
+    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert result.stderr.endswith("octavo: [Errno 28] No space left on device\n")
+
+
+def test_nobody_has_to_read_the_start_up_lines():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "octavo", "serve", "--port", str(port), "--kv-memory", "32MiB"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer) as process:
+        os.close(writer)
+        end = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < end:
+            with contextlib.suppress(httpx.TransportError):
+                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+                break
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 def test_an_error_of_the_server_is_one_line(run, options, monkeypatch):
