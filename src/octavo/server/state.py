@@ -9,6 +9,7 @@ from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
 from octavo.server.memory_feed import MemoryFeed
 from octavo.server.memory_report import MemoryReporter
+from octavo.server.metrics import Metrics
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
 
@@ -23,6 +24,7 @@ class ServerState:
     registry: RequestRegistry
     feed: MemoryFeed
     memory: MemoryReporter
+    metrics: Metrics
 
 
 def state_of(request: Request) -> ServerState:
