@@ -12,6 +12,7 @@ from octavo.server.memory_report import MemoryReporter
 from octavo.server.metrics import Metrics
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
+from octavo.server.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class ServerState:
     feed: MemoryFeed
     memory: MemoryReporter
     metrics: Metrics
+    tracing: Tracing | None
 
 
 def state_of(request: Request) -> ServerState:
