@@ -199,6 +199,11 @@ class AsyncEngine:
     ) -> None:
         await self.shutdown(drain=error is None)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What broke the engine, or None; it takes no more work then."""
+        return self._engine.failure
+
     def start(self) -> None:
         """Start the engine's thread; once."""
         if self._thread is None:

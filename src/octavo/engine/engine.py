@@ -170,6 +170,11 @@ class Engine:
             self._tell(lambda observer: observer.arrived(generation))
 
     @property
+    def failure(self) -> BaseException | None:
+        """What broke a step, or None."""
+        return self._failure
+
+    @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
         with self._lock:

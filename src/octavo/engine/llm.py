@@ -34,6 +34,7 @@ from octavo.engine.progress import progress_bar
 from octavo.models.spec import DecoderSpec
 from octavo.paging.explain import PrefixExplanation
 from octavo.scheduling.planning import MAX_EXPLAINED
+from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -206,6 +207,11 @@ class LLM:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._parts.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """What lays out conversations for the model, or None if it came with none."""
+        return self._parts.chat_template
 
     @property
     def capacity(self) -> KVCapacity:

@@ -20,6 +20,8 @@ class ServerSettings:
         host, port: address to bind; port 0 takes a free one.
         api_keys: a request must bring one of them; none means that everybody may use the server.
         model_name: what clients call the model.
+        allowed_hosts: names beside localhost, a proxy's say, under which clients reach a server that binds to
+            loopback and asks for no key.
         cors_origins: origins whose pages may use the API; "*" is all of them, none is the default.
         max_body_bytes: bytes of a request's body at most.
         max_prompts: prompts of one completions request at most.
@@ -39,6 +41,7 @@ class ServerSettings:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     model_name: str = "model"
+    allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 16 << 20
     max_prompts: int = 64

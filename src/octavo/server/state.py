@@ -1,10 +1,12 @@
 """Everything that the routes of one server share."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
 
+import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
 from octavo.server.registry import RequestRegistry
@@ -13,12 +15,25 @@ from octavo.server.settings import ServerSettings
 
 @dataclass(slots=True)
 class ServerState:
-    """Owned by the application (``app.state.octavo``), made before it serves."""
+    """Owned by the application (``app.state.octavo``), made before it serves.
+
+    Attributes:
+        is_draining: whether nothing new is taken; set when the server is told to stop.
+        created: when the server started, in whole seconds.
+    """
 
     llm: LLM
     engine: AsyncEngine
     settings: ServerSettings
-    registry: RequestRegistry
+    registry: RequestRegistry = field(default_factory=RequestRegistry)
+    is_draining: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def fingerprint(self) -> str:
+        """What answers depend on beside the request: the same fingerprint and seed give the same tokens."""
+        config = self.llm.config
+        return f"octavo-{octavo.__version__}-{config.activations}-{config.kv_dtype}"
 
 
 def state_of(request: Request) -> ServerState:
