@@ -70,23 +70,23 @@ def read_web_files() -> dict[str, WebFile]:
     return found
 
 
-def page_router() -> APIRouter:
-    """Routes of ``/`` and ``/web/{name}``. They hold nothing secret and need no API key."""
-    web_files = read_web_files()
-    router = APIRouter(include_in_schema=False)
+_web_files: Final = read_web_files()
+router = APIRouter(include_in_schema=False)
 
-    @router.api_route("/", methods=["GET", "HEAD"])
-    async def page(request: Request) -> Response:
-        return _answer(request, web_files["index.html"])
 
-    @router.api_route("/web/{name}", methods=["GET", "HEAD"])
-    async def web_file(request: Request, name: str) -> Response:
-        found = web_files.get(name)
-        if found is None:
-            return Response("There is no such file.\n", 404, _HEADERS, "text/plain; charset=utf-8")
-        return _answer(request, found)
+@router.api_route("/", methods=["GET", "HEAD"])
+async def page(request: Request) -> Response:
+    """The page; it holds nothing secret and needs no API key."""
+    return _answer(request, _web_files["index.html"])
 
-    return router
+
+@router.api_route("/web/{name}", methods=["GET", "HEAD"])
+async def web_file(name: str, request: Request) -> Response:
+    """One of the page's files."""
+    found = _web_files.get(name)
+    if found is None:
+        return Response("There is no such file.\n", 404, _HEADERS, "text/plain; charset=utf-8")
+    return _answer(request, found)
 
 
 def _answer(request: Request, web_file: WebFile) -> Response:

@@ -180,7 +180,7 @@ export class Inspector {
         {},
         ...facts.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))),
       ),
-      ...(text ? [element("p", { class: "tokens", text })] : []),
+      ...(text ? [element("p", { class: "content", text })] : []),
     );
     tooltip.hidden = false;
     const { x, y, side } = this.#grid.boxOf(this.#index);
