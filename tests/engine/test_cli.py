@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.cli.chat import Conversation
+from octavo.cli.chat import Session
 from octavo.cli.terminal import visible
 from octavo.scheduling.step import StepResult
 
@@ -25,7 +25,7 @@ def test_version_and_help(run):
     status, out, _ = run("--version")
     assert status == 0
     assert out.startswith("octavo ")
-    for command in ("generate", "chat", "models", "info", "bench"):
+    for command in ("serve", "generate", "chat", "models", "plan", "info", "bench"):
         status, out, _ = run(command, "--help")
         assert (status, command in out) == (0, True)
 
@@ -253,13 +253,13 @@ def test_ctrl_c_stops_the_answer_not_the_chat(smollm2_path, monkeypatch, capsys,
         monkeypatch.setattr(
             sys, "stdin", io.StringIO("Count to one hundred.\nWhat is the capital of France?\n")
         )
-        conversation = Conversation(llm, SamplingParams(max_tokens=30, temperature=0), None)
-        conversation.run()
+        session = Session(llm, SamplingParams(max_tokens=30, temperature=0), None)
+        session.run()
         llm.engine.check_invariants()
     out = capsys.readouterr().out
     assert len(steps) > 5
     assert "Paris" in out
-    roles = [message["role"] for message in conversation.messages]
+    roles = [message["role"] for message in session.conversation.messages]
     assert roles == ["user", "assistant"] * 2
 
 

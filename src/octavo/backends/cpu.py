@@ -113,8 +113,7 @@ class CpuBackend:
                 for i, w in enumerate(weights)
             ],
         )
-        kept = self._activations == "float32" or (self._activations == "int8" and packed.all_bf16)
-        return Linear(packed, quantize_input=not kept)
+        return Linear(packed, quantize_input=quantizes_input(self._activations, all_bf16=packed.all_bf16))
 
     def load_embedding(self, table: WeightTensor) -> Weight:
         """Refer to the table's own bytes."""
@@ -169,6 +168,11 @@ class CpuBackend:
         for record in records:
             record.emit(tape, [placed(v) for v in record.inputs], placed(record.output))
         return Program(tape, result.width, result.selected)
+
+
+def quantizes_input(activations: Activations, *, all_bf16: bool) -> bool:
+    """Whether a layer has its input in fewer bits, if its encoding has kernels for that."""
+    return not (activations == "float32" or (activations == "int8" and all_bf16))
 
 
 def _as_vector(tensor: WeightTensor) -> FloatArray:

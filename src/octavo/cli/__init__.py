@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli import bench, chat, generate, info, models, replay
+from octavo.cli import bench, chat, generate, info, models, plan, replay, serve
 from octavo.core.display import printable
 from octavo.core.errors import OctavoError
 
@@ -21,7 +21,9 @@ app = typer.Typer(
 )
 app.command()(generate.generate)
 app.command()(chat.chat)
+app.command()(serve.serve)
 app.add_typer(models.app, name="models")
+app.command()(plan.plan)
 app.command()(info.info)
 app.command()(replay.replay)
 app.add_typer(bench.app, name="bench")

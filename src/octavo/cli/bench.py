@@ -10,7 +10,6 @@ from octavo.cli import options
 
 app = typer.Typer(help="Measure a part of the engine.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Few repetitions, to see that it works.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the JSON object to this file.")]
 
@@ -21,7 +20,12 @@ def _group() -> None:
 
 
 @app.command()
-def paging(as_json: AsJson = False, quick: Quick = False, output: Output = None) -> None:
+def paging(
+    as_json: options.AsJson = False,
+    quick: Quick = False,
+    output: Output = None,
+    config: options.Config = None,
+) -> None:
     """Measure what the memory policy costs: one step of decoding sequences, and single operations."""
     from octavo.bench.paging import render, run
 
@@ -39,8 +43,9 @@ def kernels(
         typer.Option(help="linear, decode, prefill or elementwise; may be given several times."),
     ] = None,
     threads: options.Threads = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     output: Output = None,
+    config: options.Config = None,
 ) -> None:
     """Check every kernel against float64, then measure it against what this machine can do.
 
@@ -76,8 +81,9 @@ def step(
     kv_dtype: options.KVDtype = "auto",
     block_size: options.BlockSize = "16",
     threads: options.Threads = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     output: Output = None,
+    config: options.Config = None,
 ) -> None:
     """Measure a step of a model against what this machine can do."""
     from octavo.bench.step import render, run
@@ -108,8 +114,9 @@ def scenes(
     kv_dtype: options.KVDtype = "auto",
     block_size: options.BlockSize = "16",
     threads: options.Threads = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     output: Output = None,
+    config: options.Config = None,
 ) -> None:
     """Measure four ways of using a model, end to end: one stream, a prompt, 16 at once, a shared prefix."""
     from octavo.bench.scenes import render, run

@@ -2,11 +2,13 @@
 
 import contextlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from octavo.cli import options
+from octavo.cli.conversation import SETTINGS, Conversation
 from octavo.cli.terminal import visible
 from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
@@ -16,10 +18,17 @@ if TYPE_CHECKING:
     from octavo.engine.llm import LLM
 
 _HELP = """\
-/help   this list
-/reset  forget the conversation
-/exit   leave (so does end of input)
-Ctrl-C  stop the answer"""
+/help              this list
+/reset             forget the conversation
+/system TEXT       instructions for the model, from now on; without a text there are none
+/set               show the settings
+/set NAME VALUE    change one, e.g. /set temperature 0.2
+/save FILE         write conversation and settings as JSON
+/load FILE         go on with a saved one
+/stats             the KV cache in numbers
+/exit              leave (so does end of input)
+A line that ends in a backslash goes on in the next.
+Ctrl-C             stop the answer"""
 
 
 def chat(
@@ -39,6 +48,7 @@ def chat(
     activations: options.Activations = "auto",
     threads: options.Threads = None,
     max_context: options.MaxContext = None,
+    config: options.Config = None,
 ) -> None:
     """Talk to a model. What was said before stays in the KV cache and is not computed again."""
     if sys.stdin is None:
@@ -64,72 +74,110 @@ def chat(
         max_num_seqs=1,
         max_context=max_context,
     ) as llm:
-        conversation = Conversation(llm, params, system)
-        conversation.run()
-    if conversation.num_failed and not conversation.is_interactive:
-        raise OctavoError(f"messages that got no answer, or not all of it: {conversation.num_failed}")
+        session = Session(llm, params, system)
+        session.run()
+    if session.num_failed and not session.is_interactive:
+        raise OctavoError(f"messages that got no answer, or not all of it: {session.num_failed}")
 
 
-class Conversation:
-    """Reads lines, answers them, keeps the history.
+class Session:
+    """Reads lines, answers them, obeys commands.
 
     Attributes:
-        messages: what was said.
+        conversation: what was said.
         num_failed: messages that could not be answered in full.
         is_interactive: whether a person types the lines.
     """
 
     def __init__(self, llm: "LLM", params: SamplingParams, system: str | None) -> None:
         self._llm = llm
-        self._params = params
-        self._opening = [{"role": "system", "content": system}] if system else []
-        self.messages = list(self._opening)
+        self.conversation = Conversation(params, system)
         self.num_failed = 0
         self.is_interactive = sys.stdin.isatty()
 
     def run(self) -> None:
-        """Until ``/exit`` or the end of input."""
+        """Until ``/exit`` or the end of input.
+
+        Raises:
+            OctavoError: a command failed, and nobody is there to see it and do something else.
+        """
         if self.is_interactive:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  # gives input() line editing and history
             _note("Type a message, or /help.")
-        while (line := self._read()) is not None:
-            text = line.strip()
+        while (text := self._read()) is not None:
+            if text in ("/exit", "/quit", "/bye"):
+                return
             if text.startswith("/"):
-                if text in ("/exit", "/quit", "/bye"):
-                    return
-                self._command(text)
+                try:
+                    self._command(*text.partition(" ")[::2])
+                except InvalidRequest as error:
+                    if not self.is_interactive:
+                        raise
+                    _note(str(error))
             elif text:
                 self._answer(text)
 
     def _read(self) -> str | None:
+        """A message or command, of one line or of several; None at the end of input."""
+        lines: list[str] = []
         try:
-            return input("> " if self.is_interactive else "")
+            while (line := self._read_line("... " if lines else "> ")) is not None:
+                lines.append(line.removesuffix("\\"))
+                if not line.endswith("\\"):
+                    break
+        except KeyboardInterrupt:  # drops what was typed
+            print()
+            return ""
+        return "\n".join(lines).strip() if lines else None
+
+    def _read_line(self, prompt: str) -> str | None:
+        try:
+            return input(prompt if self.is_interactive else "")
         except EOFError:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise OctavoError(f"cannot read standard input: {error}") from error
-        except KeyboardInterrupt:  # at the prompt it drops the line
-            print()
-            return ""
 
-    def _command(self, text: str) -> None:
-        if text == "/reset":
-            self.messages = list(self._opening)
-            _note("The conversation begins anew.")
-        else:
-            if text != "/help":
-                _note(f"unknown command {text}")
-            _note(_HELP)
+    def _command(self, name: str, argument: str) -> None:
+        argument = argument.strip()
+        conversation = self.conversation
+        match name:
+            case "/reset":
+                conversation.messages = []
+                _note("The conversation begins anew.")
+            case "/system":
+                conversation.system = argument or None
+                _note("The model has new instructions." if argument else "The model has no instructions.")
+            case "/set":
+                setting, _, value = argument.partition(" ")
+                if argument:
+                    conversation.set(setting, value.strip())
+                shown = [setting.replace("-", "_")] if argument else SETTINGS
+                _note("\n".join(f"{each} {getattr(conversation.params, each)}" for each in shown))
+            case "/save":
+                conversation.save(_file(argument))
+                _note(f"Saved {len(conversation.messages)} messages.")
+            case "/load":
+                conversation.load(_file(argument))
+                _note(f"Loaded {len(conversation.messages)} messages.")
+            case "/stats":
+                _note(f"{self._llm.capacity}\n{self._llm.memory()}")
+            case "/help":
+                _note(_HELP)
+            case _:
+                _note(f"unknown command {name}\n{_HELP}")
 
     def _answer(self, text: str) -> None:
-        self.messages.append({"role": "user", "content": text})
+        conversation = self.conversation
+        messages = conversation.messages
+        messages.append({"role": "user", "content": text})
         try:
-            stream = self._llm.stream(self._llm.encode_chat(self.messages), self._params)
+            stream = self._llm.stream(self._llm.encode_chat(conversation.prompt), conversation.params)
         except InvalidRequest as error:
             self.num_failed += 1
-            self.messages.pop()
-            _note(f"{error}\n/reset begins a new conversation." if len(self.messages) > 1 else str(error))
+            messages.pop()
+            _note(f"{error}\n/reset begins a new conversation." if messages else str(error))
             return
         try:
             for piece in stream:
@@ -141,9 +189,15 @@ class Conversation:
             _note(str(error))
         print(flush=True)
         output = stream.output
-        self.messages.append({"role": "assistant", "content": output.outputs[0].text})
+        messages.append({"role": "assistant", "content": output.outputs[0].text})
         if self.is_interactive and output.error is None:
             _note(_describe(output))
+
+
+def _file(argument: str) -> Path:
+    if not argument:
+        raise InvalidRequest("name a file, e.g. /save chat.json")
+    return Path(argument).expanduser()
 
 
 def _describe(output: "RequestOutput") -> str:
@@ -165,4 +219,4 @@ def _note(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True, highlight=False).print(Text(visible(text, sys.stderr), style="dim"))
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(visible(text, sys.stderr), style="dim"))

@@ -68,6 +68,7 @@ def generate(
         bool, typer.Option("--explain", help="Say why each prompt's cached prefix ended where it did.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
+    config: options.Config = None,
 ) -> None:
     """Continue prompts. All of them run together and share what their beginnings have in common."""
     common: dict[str, Any] = {

@@ -4,16 +4,13 @@ import json
 import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from octavo.cli import options
 from octavo.cli.native import available_isas, native_isa, usable_cores
 
 
-def info(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+def info(as_json: options.AsJson = False, config: options.Config = None) -> None:
     """Show version, instruction sets, cores, memory, and how fast memory is read."""
     found = collect()
     if as_json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli import options
+from octavo.cli.completion import complete_model
 from octavo.core.config import BlockSizes
 from octavo.core.display import printable
 
@@ -25,14 +26,16 @@ app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True)
 Name = Annotated[
     str,
     typer.Argument(
-        help="Short name, directory, .gguf file, or Hugging Face repository id.", show_default=False
+        help="Short name, directory, .gguf file, or Hugging Face repository id.",
+        show_default=False,
+        autocompletion=complete_model,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
-def pull(model: Name) -> None:
+def pull(model: Name, config: options.Config = None) -> None:
     """Fetch a model now, so that later runs need no network, or mend it. Prints where it lies."""
     from octavo.engine.progress import fetch_bar
     from octavo.weights.progress import ignore_progress
@@ -70,7 +73,7 @@ def _leaving_on_sigterm(progress: "Progress") -> Iterator["Progress"]:
 
 
 @app.command(name="list")
-def list_models(as_json: AsJson = False) -> None:
+def list_models(as_json: AsJson = False, config: options.Config = None) -> None:
     """List the models on this machine, and the short names that can be fetched."""
     from octavo.core.units import format_bytes
     from octavo.weights.sources import list_cached, short_names
@@ -94,7 +97,12 @@ def list_models(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def info(model: Name, block_size: options.BlockSize = "16", as_json: AsJson = False) -> None:
+def info(
+    model: Name,
+    block_size: options.BlockSize = "16",
+    as_json: AsJson = False,
+    config: options.Config = None,
+) -> None:
     """Describe a model: what it is, its weights by encoding, its KV bytes per token."""
     from octavo.engine.progress import fetch_bar
     from octavo.models.loading import load_model

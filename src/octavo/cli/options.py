@@ -5,14 +5,36 @@ from typing import Annotated, Any
 
 import typer
 
+from octavo.cli import config
+from octavo.cli.completion import complete_model, one_of
+from octavo.core.config import Activations as ActivationNames
 from octavo.core.config import BlockSizes
+from octavo.core.config import KVDtype as KVDtypeNames
+from octavo.core.config import Scheduling as SchedulingNames
+from octavo.core.config import Speculative as SpeculativeNames
 from octavo.core.errors import InvalidConfig, InvalidRequest
+from octavo.core.units import parse_bytes
 
 DEFAULT_MODEL = "smollm2"
 
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="TOML file with options; those of the command line win.",
+        callback=config.load,
+        is_eager=True,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Model = Annotated[
     str,
-    typer.Option("--model", "-m", help="Directory, .gguf file, Hugging Face repository id, or short name."),
+    typer.Option(
+        "--model",
+        "-m",
+        help="Directory, .gguf file, Hugging Face repository id, or short name.",
+        autocompletion=complete_model,
+    ),
 ]
 BlockSize = Annotated[
     str,
@@ -25,9 +47,16 @@ KVMemory = Annotated[
     str | None, typer.Option(help="Size of the KV pool, e.g. 4GiB. Default: a share of the free memory.")
 ]
 KVDtype = Annotated[
-    str, typer.Option(help="Element type of K and V: auto, bfloat16, float16, float32, int8.")
+    str,
+    typer.Option(
+        help="Element type of K and V: auto, bfloat16, float16, float32, int8.",
+        autocompletion=one_of(KVDtypeNames),
+    ),
 ]
-Activations = Annotated[str, typer.Option(help="Input of linear layers: auto, int8, float32.")]
+Activations = Annotated[
+    str,
+    typer.Option(help="Input of linear layers: auto, int8, float32.", autocompletion=one_of(ActivationNames)),
+]
 Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: the cores this process may use.")]
 MaxNumSeqs = Annotated[int, typer.Option(help="Requests that run at once.")]
 MaxContext = Annotated[
@@ -47,7 +76,24 @@ JsonSchema = Annotated[
 ]
 Regex = Annotated[str | None, typer.Option(help="Regular expression that the output matches.")]
 Speculative = Annotated[
-    str | None, typer.Option(help='"ngram" guesses tokens ahead from what was said before; same output.')
+    str | None,
+    typer.Option(
+        help='"ngram" guesses tokens ahead from what was said before; same output.',
+        autocompletion=one_of(SpeculativeNames),
+    ),
+]
+MaxDrafts = Annotated[int, typer.Option(help="Tokens guessed at once at most, 1 to 32.")]
+Scheduling = Annotated[
+    str,
+    typer.Option(
+        help='"fcfs" serves who comes first, "priority" who is most urgent.',
+        autocompletion=one_of(SchedulingNames),
+    ),
+]
+MaxStepTokens = Annotated[int, typer.Option(help="Tokens computed per step at most.")]
+MaxChunkTokens = Annotated[
+    int | None,
+    typer.Option(help="Of these, how many may be of prompts while others decode. Default: all."),
 ]
 Record = Annotated[
     Path | None, typer.Option(help="Write every decision of the scheduler here, for `octavo replay`.")
@@ -77,6 +123,23 @@ def parse_block_size(text: str) -> BlockSizes:
     if layers:
         raise InvalidConfig(f"block_size={text!r}: write one number, or for example 0-9=64,10-29=16")
     return sizes
+
+
+def parse_size(name: str, text: str | None) -> int | None:
+    """Bytes of an option like ``"4GiB"``, at least one.
+
+    Raises:
+        InvalidConfig: it is no such thing.
+    """
+    if text is None:
+        return None
+    try:
+        num_bytes = parse_bytes(text)
+    except ValueError as error:
+        raise InvalidConfig(f"{name}={text!r}: {error}") from error
+    if num_bytes == 0:
+        raise InvalidConfig(f"{name}={text!r}: must be at least 1 byte")
+    return num_bytes
 
 
 def parse_structured(json_schema: str | None, regex: str | None) -> dict[str, Any] | None:

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli import options
 from octavo.core.display import printable
 
 
 def replay(
     file: Annotated[Path, typer.Argument(help="A recording, as `octavo generate --record` writes it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
+    config: options.Config = None,
 ) -> None:
     """Re-run the scheduler and block manager on a recording, and compare every decision.
 

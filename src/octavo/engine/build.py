@@ -31,7 +31,12 @@ from octavo.weights.sources import resolve
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine and what surrounds it."""
+    """An engine and what surrounds it.
+
+    Attributes:
+        path: the model's file, or its directory.
+        weight_bytes: of all its tensors, as the files hold them.
+    """
 
     engine: Engine
     backend: Backend[Any, Any]
@@ -40,6 +45,8 @@ class BuiltEngine:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     capacity: KVCapacity
+    path: Path
+    weight_bytes: int
 
 
 def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
@@ -131,7 +138,17 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
             tokenizer, params.skip_special_tokens, continuation=True
         ),
     )
-    return BuiltEngine(engine, backend, arena, spec, tokenizer, chat_template, capacity)
+    return BuiltEngine(
+        engine,
+        backend,
+        arena,
+        spec,
+        tokenizer,
+        chat_template,
+        capacity,
+        path=loaded.checkpoint.path,
+        weight_bytes=loaded.checkpoint.num_bytes,
+    )
 
 
 def _make_backend(config: EngineConfig) -> Backend[Any, Any]:

@@ -67,6 +67,10 @@ class KVCapacity:
         frames_per_unit = sum(g.num_tables * (unit // g.block_size) for g in self.plan.groups)
         return self.num_blocks * unit // frames_per_unit
 
+    def num_sequences(self, seq_len: int) -> int:
+        """Sequences of ``seq_len`` tokens that fit at once, if they share nothing."""
+        return self.num_blocks // most_frames(self.plan.specs, seq_len)
+
     @property
     def num_bytes(self) -> int:
         """Bytes of the whole pool."""

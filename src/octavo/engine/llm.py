@@ -204,6 +204,16 @@ class LLM:
         return self._parts.spec
 
     @property
+    def path(self) -> Path:
+        """The model's file, or its directory."""
+        return self._parts.path
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, as the model's files hold them."""
+        return self._parts.weight_bytes
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._parts.tokenizer

@@ -1,6 +1,7 @@
 """From a path to a model: open the file, read what it is, take its weights."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,10 +33,22 @@ def load_model(path: Path) -> LoadedModel:
         CorruptModel: a file is malformed, or a tensor is missing or has the wrong shape.
         UnsupportedModel: the model is not one Octavo can run.
     """
+    return _load(path, lambda checkpoint: checkpoint)
+
+
+def load_hollow_model(path: Path) -> LoadedModel:
+    """The same with matrices whose rows hold no bytes: reads headers only, and has the same errors.
+
+    A matrix of a type that loading converts has the encoding that it would have then.
+    """
+    return _load(path, Checkpoint.hollow)
+
+
+def _load(path: Path, prepare: Callable[[Checkpoint], Checkpoint]) -> LoadedModel:
     if not path.exists():
         raise ModelNotFound(f"no model at {path}")
     with naming_repair(path):
-        checkpoint = open_safetensors(path) if path.is_dir() else open_gguf(path)
+        checkpoint = prepare(open_safetensors(path) if path.is_dir() else open_gguf(path))
         spec = read_spec(checkpoint)
         return LoadedModel(spec, take_weights(checkpoint, spec), checkpoint)
 

@@ -3,7 +3,7 @@
 import mmap
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -60,6 +60,19 @@ class LazyTensors(Mapping[str, WeightTensor]):
     def __len__(self) -> int:
         return len(self._stored)
 
+    def hollow(self) -> "LazyTensors":
+        """The same, but of matrices encoding and shape only; one row at most is read of each."""
+
+        def build(name: str, stored: StoredTensor) -> WeightTensor:
+            num_rows = prod(stored.shape[:-1])
+            if len(stored.shape) < 2 or not num_rows:
+                return self._build(name, stored)
+            row = stored.data[: stored.num_bytes // num_rows]
+            built = self._build(name, StoredTensor(stored.type_name, (1, stored.shape[-1]), row))
+            return WeightTensor(name, built.encoding, stored.shape, np.empty((num_rows, 0), np.uint8))
+
+        return LazyTensors(self._stored, build)
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -77,8 +90,17 @@ class Checkpoint:
     path: Path
     kind: Literal["gguf", "safetensors"]
     metadata: Mapping[str, object]
-    tensors: Mapping[str, WeightTensor]
+    tensors: LazyTensors
     stored: Mapping[str, StoredTensor] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all tensors take in their files."""
+        return sum(stored.num_bytes for stored in self.stored.values())
+
+    def hollow(self) -> "Checkpoint":
+        """The same without the bytes of matrices; see ``LazyTensors.hollow``."""
+        return replace(self, tensors=self.tensors.hollow())
 
 
 def map_file(path: Path) -> mmap.mmap:
