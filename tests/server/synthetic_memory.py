@@ -13,6 +13,8 @@ import numpy as np
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from octavo.server.routes import page
+
 BLOCK_SIZE = 16
 FREE, HELD, SHARED, CACHED, PINNED, LOWER = range(6)
 PAST_S = 300
@@ -43,9 +45,12 @@ class SyntheticMemory:
         self.states = np.zeros(total + 1, np.uint8)
         self.since = np.zeros(total + 1)
         self.requests: list[MadeUpRequest] = []
+        self.ended: dict[int, dict[str, Any]] = {}
         self.prefixes: list[list[int]] = []
         self.free = deque(range(1, total + 1))
         self.t = 0.0
+        self.connections = 0
+        self.past_counts: list[tuple[float, list[int]]] = []  # of every tick
         self.next_id = 1
         self.sent = self._columns()
         self.steps: list[list[float]] = []
@@ -97,6 +102,13 @@ class SyntheticMemory:
                 others = (r.request_id for r in self.requests if r is not request and block in r.blocks)
                 self.owners[block] = next(others, -1)
         self.requests.remove(request)
+        self.ended[request.request_id] = self.describe(request) | {
+            "state": "finished",
+            "tables": [],
+            "block_sizes": [],
+            "shared_with": [],
+            "prefix": None,
+        }
 
     def tick(self, t: float) -> None:
         self.t = t
@@ -123,6 +135,7 @@ class SyntheticMemory:
             drafts = int(self.rng.integers(0, rows + 1)) if k % 2 else 0
             self.steps.append([t - 0.5 + k * 0.08, 0.07, rows, prompt if k == 0 else 0, rows, drafts])
         self._settle()
+        self.past_counts.append((t, self.counts()))
 
     def scramble(self, count: int) -> None:
         """Change this many blocks to random states: the feed at its worst."""
@@ -232,8 +245,10 @@ def _base64(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(values.astype(dtype).tobytes()).decode()
 
 
-def memory_router(memory: SyntheticMemory, *, period_s: float, changes: int | None, frames: int) -> APIRouter:
-    """The routes of the feed: five past minutes, then ``frames`` frames, ``period_s`` apart, then silence.
+def memory_router(
+    memory: SyntheticMemory, *, period_s: float, changes: int | None, frames: int, ends: bool
+) -> APIRouter:
+    """The routes of the feed: five past minutes, then ``frames`` frames, ``period_s`` apart, then silence or its end.
 
     ``changes`` is how many random blocks change in each frame; None moves the made-up requests on.
     """
@@ -245,6 +260,7 @@ def memory_router(memory: SyntheticMemory, *, period_s: float, changes: int | No
         past.append(json.dumps(memory.frame(full=k == 0)))
 
     async def stream() -> AsyncIterator[str]:
+        memory.connections += 1
         for text in past:
             yield f"data: {text}\n\n"
         for _ in range(frames):
@@ -254,7 +270,8 @@ def memory_router(memory: SyntheticMemory, *, period_s: float, changes: int | No
             else:
                 memory.scramble(changes)
             yield f"data: {json.dumps(memory.frame(full=False))}\n\n"
-        await asyncio.sleep(3600)
+        if not ends:
+            await asyncio.sleep(3600)
 
     @router.get("/v1/memory/stream")
     async def feed() -> StreamingResponse:
@@ -267,10 +284,12 @@ def memory_router(memory: SyntheticMemory, *, period_s: float, changes: int | No
 
     @router.get("/v1/memory/requests/{request_id}")
     async def request_detail(request_id: str) -> JSONResponse:
-        number = request_id.rpartition("-")[2]
+        number = int(request_id.rpartition("-")[2])
         for request in memory.requests:
-            if str(request.request_id) == number:
+            if request.request_id == number:
                 return JSONResponse(memory.detail(request))
+        if number in memory.ended:
+            return JSONResponse(memory.ended[number])
         return JSONResponse({"error": {"message": "unknown request", "type": "not_found"}}, 404)
 
     @router.get("/v1/memory/blocks/{block_id}")
@@ -295,14 +314,18 @@ def memory_router(memory: SyntheticMemory, *, period_s: float, changes: int | No
 
 
 def synthetic_app(
-    memory: SyntheticMemory, *, period_s: float = 0.5, changes: int | None = None, frames: int = 10**6
+    memory: SyntheticMemory,
+    *,
+    period_s: float = 0.5,
+    changes: int | None = None,
+    frames: int = 10**6,
+    ends: bool = False,
 ) -> FastAPI:
     """The page over a made-up memory."""
-    from octavo.server.routes import page
-
     app = FastAPI()
     app.include_router(page.router)
-    app.include_router(memory_router(memory, period_s=period_s, changes=changes, frames=frames))
+    feed = memory_router(memory, period_s=period_s, changes=changes, frames=frames, ends=ends)
+    app.include_router(feed)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

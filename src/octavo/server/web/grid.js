@@ -5,6 +5,8 @@ import { prefersCalm } from "./dom.js";
 const FADE_MS = 360;
 const LARGEST_CELL = 20; // CSS pixels
 const SMALLEST_CELL = 4;
+const SMALLEST_CELL_NARROW = 3; // on a phone, so that a large pool does not become a very long map
+const NARROW = 500;
 const MAX_CANVAS_SIDE = 8000; // device pixels
 const DIMMED = 0.78;
 
@@ -75,7 +77,8 @@ export class BlockGrid {
     const tall = Math.floor(height * scale);
     const rowsFor = (size) => Math.ceil(total / Math.max(1, Math.floor(room / size)));
     let cell = Math.round(LARGEST_CELL * scale);
-    while (cell > SMALLEST_CELL * scale && rowsFor(cell) * cell > tall) cell -= 1;
+    const smallest = (width < NARROW ? SMALLEST_CELL_NARROW : SMALLEST_CELL) * scale;
+    while (cell > smallest && rowsFor(cell) * cell > tall) cell -= 1;
     while (cell > 1 && rowsFor(cell) * cell > MAX_CANVAS_SIDE) cell -= 1;
     const columns = Math.min(total, Math.max(1, Math.floor(room / cell)));
     const rows = Math.ceil(total / columns);

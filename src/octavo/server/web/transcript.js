@@ -126,40 +126,45 @@ class Answer {
   }
 }
 
-/** Shows text with its fenced code set apart. Only the last part of a growing text changes. */
+/** Shows text in paragraphs, with code, bold words and headings set apart. Only parts that changed are made anew. */
 function fill(node, text) {
-  const parts = splitCode(text);
+  const parts = split(text);
   parts.forEach((part, k) => {
-    let child = node.children[k];
-    if (child?.dataset.kind !== part.kind) {
-      const made = element(part.kind === "code" ? "pre" : "p", { "data-kind": part.kind });
-      if (part.kind === "code") made.append(element("code"));
-      if (child) child.replaceWith(made);
-      else node.append(made);
-      child = made;
-    }
-    setText(part.kind === "code" ? child.firstChild : child, part.text);
+    const child = node.children[k];
+    if (child?.dataset.kind === part.kind && child.source === part.text) return;
+    const made =
+      part.kind === "code"
+        ? element("pre", { "data-kind": "code" }, element("code", { text: part.text }))
+        : element("p", { "data-kind": "prose" }, ...inline(part.text));
+    made.source = part.text;
+    if (child) child.replaceWith(made);
+    else node.append(made);
   });
   while (node.children.length > parts.length) node.lastChild.remove();
 }
 
-function splitCode(text) {
+function split(text) {
   const parts = [];
   let kind = "prose";
   let lines = [];
   const flush = () => {
-    const joined = lines.join("\n");
-    if (joined.trim()) parts.push({ kind, text: kind === "prose" ? joined.replace(/^\n+|\n+$/g, "") : joined });
+    if (lines.some((line) => line.trim())) parts.push({ kind, text: lines.join("\n") });
     lines = [];
   };
   for (const line of text.split("\n")) {
-    if (line.trimStart().startsWith("```")) {
-      flush();
-      kind = kind === "prose" ? "code" : "prose";
-    } else {
-      lines.push(line);
-    }
+    const isFence = line.trimStart().startsWith("```");
+    if (isFence || (kind === "prose" && !line.trim())) flush();
+    else lines.push(line);
+    if (isFence) kind = kind === "prose" ? "code" : "prose";
   }
   flush();
   return parts;
+}
+
+function inline(text) {
+  return text.split(/(\*\*[^*\n]+\*\*|`[^`\n]+`|^#{1,6} .*$)/m).map((piece, k) => {
+    if (k % 2 === 0) return piece;
+    if (piece.startsWith("`")) return element("code", { text: piece.slice(1, -1) });
+    return element("strong", { text: piece.startsWith("#") ? piece.replace(/^#+ /, "") : piece.slice(2, -2) });
+  });
 }
