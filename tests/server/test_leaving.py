@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Launch, Server
+from real_server import Launch, Server
 
 LONG: dict[str, Any] = {"prompt": "Count:", "max_tokens": 6000, "temperature": 1.0, "ignore_eos": True}
 

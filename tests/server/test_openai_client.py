@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import Server
+from real_server import Server
 
 HELLO: Any = [{"role": "user", "content": "Name three colours."}]
 GREEDY: Any = {"temperature": 0}
@@ -69,12 +69,13 @@ def test_seeds_repeat_and_none_does_not(client, server):
 
 
 def test_samples_share_the_prompt_and_differ(client, server):
-    answer = chat(client, server, n=4, max_tokens=16, temperature=1.0, seed=3)
+    ask: Any = {"n": 4, "max_tokens": 16, "temperature": 1.0, "seed": 3, "extra_body": {"ignore_eos": True}}
+    answer = chat(client, server, **ask)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert len({choice.message.content for choice in answer.choices}) == 4
     assert answer.usage.completion_tokens == 64
     streamed = ["", "", "", ""]
-    for chunk in chat(client, server, n=4, max_tokens=16, temperature=1.0, seed=3, stream=True):
+    for chunk in chat(client, server, stream=True, **ask):
         streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
     assert streamed == [choice.message.content for choice in answer.choices]
 
@@ -99,9 +100,7 @@ def test_token_ids_are_a_prompt(client, server, http):
 
 def test_chat_logprobs(client, server):
     for stream in (False, True):
-        answer = chat(
-            client, server, max_tokens=12, logprobs=True, top_logprobs=3, stream=stream, **GREEDY
-        )
+        answer = chat(client, server, max_tokens=12, logprobs=True, top_logprobs=3, stream=stream, **GREEDY)
         if stream:
             chunks = list(answer)
             entries = [e for c in chunks if c.choices[0].logprobs for e in c.choices[0].logprobs.content]
@@ -140,7 +139,7 @@ def test_completion_logprobs_and_echo(client, server):
     scored = complete(client, server, max_tokens=0, logprobs=2, echo=True, **GREEDY)
     assert scored.choices[0].text == prompt
     assert scored.usage.completion_tokens == 0
-    assert scored.choices[0].logprobs.token_logprobs == found.token_logprobs[: -6]
+    assert scored.choices[0].logprobs.token_logprobs == found.token_logprobs[:-6]
     for stream in complete(client, server, max_tokens=6, echo=True, stream=True, **GREEDY):
         assert stream.choices[0].text.startswith(prompt)
         break
@@ -167,7 +166,10 @@ def test_stop_texts_cut_alike_everywhere(client, server):
 def test_json_schema_and_json_object(client, server):
     schema = {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "age": {"type": "integer", "maximum": 120},
+        },
         "required": ["name", "age"],
         "additionalProperties": False,
     }
@@ -176,9 +178,7 @@ def test_json_schema_and_json_object(client, server):
     person = json.loads(answer.choices[0].message.content)
     assert set(person) == {"name", "age"}
     assert isinstance(person["age"], int)
-    streamed = chat(
-        client, server, max_tokens=80, response_format=form, temperature=1.0, seed=1, stream=True
-    )
+    streamed = chat(client, server, max_tokens=80, response_format=form, temperature=1.0, seed=1, stream=True)
     assert json.loads("".join(c.choices[0].delta.content or "" for c in streamed)) == person
     with pytest.raises(openai.BadRequestError) as refused:
         chat(
@@ -239,4 +239,3 @@ def test_models(client, server):
     assert client.models.retrieve(server.model).id == server.model
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
-

@@ -44,6 +44,7 @@ class BuiltEngine:
     spec: DecoderSpec
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    grammars: GrammarCompiler
     capacity: KVCapacity
     path: Path
     weight_bytes: int
@@ -145,6 +146,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         spec,
         tokenizer,
         chat_template,
+        grammars,
         capacity,
         path=loaded.checkpoint.path,
         weight_bytes=loaded.checkpoint.num_bytes,

@@ -28,6 +28,7 @@ from octavo.engine.build import BuiltEngine, build_engine
 from octavo.engine.capacity import KVCapacity
 from octavo.engine.engine import Engine
 from octavo.engine.generation import Generation
+from octavo.engine.grammar import GrammarCompiler
 from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.memory import MemoryReport
 from octavo.engine.progress import progress_bar
@@ -222,6 +223,11 @@ class LLM:
     def chat_template(self) -> ChatTemplate | None:
         """What lays out conversations for the model, or None if it came with none."""
         return self._parts.chat_template
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        """What turns structured outputs into grammars over the model's tokens."""
+        return self._parts.grammars
 
     @property
     def capacity(self) -> KVCapacity:

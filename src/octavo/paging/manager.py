@@ -367,6 +367,10 @@ class KVManager:
             for column in range(table.spec.num_tables)
         ]
 
+    def tables(self, seq_id: int) -> list[BlockTable]:
+        """The sequence's own block tables, one per group; to be read only, and before anything changes."""
+        return self._sequence(seq_id).tables
+
     def explain(self, seq_id: int) -> PrefixExplanation:
         """Why the cached prefix, with which this sequence began, ended where it did."""
         return self._sequence(seq_id).explanation

@@ -107,6 +107,16 @@ class Scheduler:
         )
 
     @property
+    def running(self) -> list[Running]:
+        """Who holds blocks, in the order of turns; to be read only."""
+        return self._running.in_order
+
+    @property
+    def waiting(self) -> list[Request]:
+        """Who waits, in the order of turns, forks with their leaders; to be read only."""
+        return self._waiting.in_order
+
+    @property
     def admitted(self) -> list[Request]:
         """Requests that got their first blocks in the last step that was planned."""
         return self._planner.admitted

@@ -9,24 +9,45 @@ from starlette.middleware.cors import CORSMiddleware
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
+from octavo.server.asking import ChatFormat
 from octavo.server.errors import install_error_handlers
+from octavo.server.memory_feed import MemoryFeed
+from octavo.server.memory_report import MemoryReporter, PoolFacts
 from octavo.server.middleware import Gate
-from octavo.server.routes import chat, completions, health, models
+from octavo.server.observers import Observers
+from octavo.server.registry import RequestRegistry
+from octavo.server.routes import chat, completions, health, memory, models
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
 
 
 def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
     """An ASGI application that serves ``llm``; the engine's thread runs from its start-up to its shutdown."""
-    state = ServerState(llm, AsyncEngine(llm), settings)
+    engine = AsyncEngine(llm)
+    registry = RequestRegistry()
+    feed = MemoryFeed(engine, registry)
+    facts = PoolFacts.of(llm)
+    state = ServerState(
+        llm,
+        engine,
+        settings,
+        chat_format=ChatFormat(llm, settings),
+        registry=registry,
+        feed=feed,
+        memory=MemoryReporter(engine, feed, registry, facts=facts, shows_tokens=settings.shows_tokens),
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        state.engine.start()
+        llm.engine.observer = Observers(feed.activity)
+        engine.start()
+        feed.start()
         try:
             yield
         finally:
-            await state.engine.shutdown(drain=False)
+            await feed.stop()
+            await engine.shutdown(drain=False)
+            llm.engine.observer = None
 
     app = FastAPI(
         title="Octavo",
@@ -37,7 +58,7 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.octavo = state
-    for room in (completions, chat, models, health):
+    for room in (completions, chat, models, memory, health):
         app.include_router(room.router)
     install_error_handlers(app)
     app.add_middleware(Gate, settings=settings, is_draining=lambda: state.is_draining)

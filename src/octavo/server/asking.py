@@ -1,13 +1,26 @@
-"""A chat request as the engine and the parsers need it: tokens, parameters, how the answer is to be read."""
+"""Conversations as the engine needs them: laid out, with tools, and how the answer is to be read."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
+from octavo.core.errors import InvalidRequest, shown
 from octavo.core.sampling import SamplingParams
-from octavo.server.parsing.events import OutputParser, PlainParser
+from octavo.core.structured import StructuredOutput
+from octavo.engine.llm import LLM
+from octavo.server.parsing.choosing import ParserChoice, choose_parsers, make_parser
+from octavo.server.parsing.events import OutputParser
+from octavo.server.parsing.reasoning import ends_inside
+from octavo.server.parsing.templates import knows_tools, mentions
+from octavo.server.parsing.tool_grammar import Thoughts, check_tool_schemas, tool_grammar
+from octavo.server.parsing.tool_messages import messages_for_template
+from octavo.server.parsing.tools import Tool, ToolChoice, check_tool_choice, check_tools
 from octavo.server.schema.chat import ChatCompletionRequest
-from octavo.server.state import ServerState
-from octavo.server.templating import render
+from octavo.server.settings import ServerSettings
+
+# Shorter conversations are laid out in the event loop: a thread would cost more.
+_SHORT_CHARS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +28,7 @@ class ChatPrompt:
     """What to run, and how to read what comes of it.
 
     Attributes:
-        make_parser: a new parser for each choice.
+        make_parser: gives a new parser for each choice.
     """
 
     token_ids: list[int]
@@ -23,19 +36,141 @@ class ChatPrompt:
     make_parser: Callable[[], OutputParser]
 
 
-async def ask(state: ServerState, body: ChatCompletionRequest) -> ChatPrompt:
-    """Lay out a conversation.
+class ChatFormat:
+    """How one model is talked to and how it answers: found out once, from its chat template."""
 
-    Raises:
-        InvalidRequest: the messages, the tools or a parameter cannot be served; names it.
-    """
-    params = body.params()
-    text = await render(
-        state,
-        body.messages,
-        tools=body.tools,
-        documents=body.documents,
-        variables=body.chat_template_kwargs,
-        add_generation_prompt=body.add_generation_prompt,
-    )
-    return ChatPrompt(state.llm.tokenizer.encode(text), params, PlainParser)
+    def __init__(self, llm: LLM, settings: ServerSettings) -> None:
+        self._llm = llm
+        self._sources = llm.chat_template.sources if llm.chat_template else ()
+        tokenizer = llm.tokenizer
+        self.parsers: ParserChoice = choose_parsers(
+            self._sources,
+            special_tokens={
+                tokenizer.token_bytes(t).decode(errors="replace") for t in tokenizer.special_token_ids
+            },
+            tool_parser=settings.tool_parser,
+            reasoning_parser=settings.reasoning_parser,
+        )
+
+    async def ask(self, body: ChatCompletionRequest) -> ChatPrompt:
+        """Lay out a conversation, and say what its answer must look like.
+
+        Raises:
+            InvalidRequest: the messages, the tools or a parameter cannot be served; names it.
+        """
+        tools = check_tools(body.tools)
+        choice = check_tool_choice(body.tool_choice, tools)
+        parallel = body.parallel_tool_calls is not False
+        text = await self.lay_out(
+            body.messages,
+            tools=tools if choice.mode != "none" or self._knows_tools else (),
+            documents=body.documents,
+            variables=self._variables(body),
+            add_generation_prompt=body.add_generation_prompt,
+        )
+        begins_inside = self.parsers.thinks and ends_inside(text)
+        others: dict[str, Any] = {}
+        grammar = self._grammar(tools, choice, parallel=parallel, begins_inside=begins_inside)
+        if grammar is not None:
+            if body.response_format is not None and body.response_format.type != "text":
+                raise InvalidRequest(
+                    "response_format: not together with tool calls that must have a form",
+                    param="response_format",
+                )
+            others["structured_outputs"] = grammar
+        if self.parsers.needs_special_tokens:
+            others["skip_special_tokens"] = False
+        params = body.params(**others)
+        if grammar is not None and choice.mode != "none":
+            await asyncio.to_thread(self._check_grammar, grammar, tools)
+
+        def parser() -> OutputParser:
+            return make_parser(self.parsers, tool_names=choice.names, begins_inside=begins_inside)
+
+        return ChatPrompt(self._llm.tokenizer.encode(text), params, parser)
+
+    async def lay_out(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: tuple[Tool, ...] = (),
+        documents: list[dict[str, Any]] | None = None,
+        variables: dict[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The text that the model continues.
+
+        Raises:
+            InvalidRequest: the model has no chat template, it refuses these messages, or does not look at
+                something that is given.
+        """
+        template = self._llm.chat_template
+        if template is None:
+            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
+        if tools and not self._knows_tools:
+            raise InvalidRequest("tools: this model's chat template knows no tools", param="tools")
+        given = {"documents": documents, **(variables or {})}
+        for name, value in given.items():
+            if value is not None and not self._mentions(name):
+                param = "documents" if name == "documents" else "chat_template_kwargs"
+                raise InvalidRequest(
+                    f"{name}={shown(value)}: this model's chat template does not look at it", param=param
+                )
+
+        def work() -> str:
+            return template.render(
+                messages_for_template(messages),
+                tools=[tool.definition for tool in tools] or None,
+                documents=documents,
+                variables=variables,
+                add_generation_prompt=add_generation_prompt,
+            )
+
+        if not tools and sum(len(str(message.get("content", ""))) for message in messages) < _SHORT_CHARS:
+            return work()
+        return await asyncio.to_thread(work)
+
+    @property
+    def _knows_tools(self) -> bool:
+        return any(map(knows_tools, self._sources))
+
+    def _mentions(self, name: str) -> bool:
+        return any(mentions(source, name) for source in self._sources)
+
+    def _variables(self, body: ChatCompletionRequest) -> dict[str, Any]:
+        """What the template is given beside the messages; OpenAI's words for it in the template's own."""
+        variables = dict(body.chat_template_kwargs or {})
+        effort = body.reasoning_effort
+        if effort is not None:
+            if self._mentions("reasoning_effort"):
+                variables.setdefault("reasoning_effort", effort)
+            elif self._mentions("enable_thinking"):
+                variables.setdefault("enable_thinking", effort != "none")
+            elif effort != "none":
+                raise InvalidRequest(
+                    f"reasoning_effort={effort!r}: this model's chat template has nothing to set",
+                    param="reasoning_effort",
+                )
+        if body.verbosity is not None:
+            if not self._mentions("verbosity"):
+                raise InvalidRequest(
+                    f"verbosity={body.verbosity!r}: this model's chat template has nothing to set",
+                    param="verbosity",
+                )
+            variables.setdefault("verbosity", body.verbosity)
+        return variables
+
+    def _grammar(
+        self, tools: tuple[Tool, ...], choice: ToolChoice, *, parallel: bool, begins_inside: bool
+    ) -> StructuredOutput | None:
+        thoughts: Thoughts = "none"
+        if self.parsers.thinks:
+            thoughts = "inside" if begins_inside else "may"
+        return tool_grammar(tools, choice, self.parsers.tools, parallel=parallel, thoughts=thoughts)
+
+    def _check_grammar(self, grammar: StructuredOutput, tools: tuple[Tool, ...]) -> None:
+        try:
+            self._llm.grammars.compile(grammar).result()
+        except InvalidRequest:
+            check_tool_schemas(tools, self._llm.grammars)  # one of them is to blame: say which
+            raise

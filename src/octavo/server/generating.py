@@ -1,6 +1,7 @@
 """From an HTTP request to running generations, and their end when the client goes away."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from octavo.server.registry import ServedRequest
 from octavo.server.state import ServerState
 
 Result = TypeVar("Result")
+
+_log = logging.getLogger("octavo.server")
 
 
 class ClientLeft(Exception):
@@ -86,6 +89,9 @@ class Running:
         )
         self._served.append(served)
         self._state.registry.add(served)
+        if self._state.settings.log_prompts:
+            prompt = self._state.llm.tokenizer.decode(self.prompt_token_ids(-1), skip_special=False)
+            _log.info("%s prompt: %r", caller.response_id, prompt)
 
     def prompt_token_ids(self, index: int) -> list[int]:
         """Of prompt number ``index``."""
@@ -158,8 +164,11 @@ class Running:
         """End what still runs; its blocks are free before the engine's next step."""
         for stream in self._streams:
             stream.close()
-        for served in self._served:
+        for stream, served in zip(self._streams, self._served, strict=False):
             self._state.registry.finish(served)
+            if self._state.settings.log_prompts:
+                texts = [choice.text for choice in stream.generation.choices]
+                _log.info("%s output: %r", served.response_id, texts)
         self._served.clear()
 
 

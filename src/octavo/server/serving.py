@@ -115,4 +115,5 @@ class DrainingServer(uvicorn.Server):
         except TimeoutError:
             _log.warning("requests that still ran are broken off")
             await self._state.engine.shutdown(drain=False)
+        await self._state.feed.stop()  # or its watchers would stay
         self.should_exit = True

@@ -9,6 +9,9 @@ from fastapi import Request
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
+from octavo.server.asking import ChatFormat
+from octavo.server.memory_feed import MemoryFeed
+from octavo.server.memory_report import MemoryReporter
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
 
@@ -25,7 +28,10 @@ class ServerState:
     llm: LLM
     engine: AsyncEngine
     settings: ServerSettings
-    registry: RequestRegistry = field(default_factory=RequestRegistry)
+    chat_format: ChatFormat
+    registry: RequestRegistry
+    feed: MemoryFeed
+    memory: MemoryReporter
     is_draining: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -61,6 +61,11 @@ class ChatTemplate:
         """Names of the templates."""
         return tuple(self._sources)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The templates' own texts."""
+        return tuple(self._sources.values())
+
     def render(
         self,
         messages: Sequence[Mapping[str, object]],

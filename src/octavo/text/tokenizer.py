@@ -85,6 +85,11 @@ class Tokenizer:
         """Whether decoded text loses the space that encoding put in front."""
         return self._spec.strip_leading_space
 
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Tokens that decoded text leaves out."""
+        return self._spec.special
+
     def encode(self, text: str, *, add_bos: bool = True, parse_special: bool = True) -> list[int]:
         """Turn text into token ids.
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.core.request import RequestOutput, TokenLogprobs
-from octavo.server.asking import ChatPrompt, ask
+from octavo.server.asking import ChatPrompt
 from octavo.server.errors import json_response
 from octavo.server.generating import Caller, ClientLeft, Running, check_model, unless_left
 from octavo.server.logprobs import chat_logprobs, entries_of, prompt_logprobs
@@ -36,7 +36,7 @@ async def chat(body: ChatCompletionRequest, request: Request) -> Response:
     """Answer a conversation."""
     state = state_of(request)
     check_model(state, body.model)
-    asked = await ask(state, body)
+    asked = await state.chat_format.ask(body)
     answer = _Answer(state, body, asked, Running(state))
     running = answer.running
     caller = Caller(answer.response_id, "chat", body.end_user, request.headers.get("traceparent"))

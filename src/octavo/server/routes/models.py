@@ -8,9 +8,9 @@ from starlette.responses import Response
 from octavo.core.errors import InvalidRequest
 from octavo.server.errors import json_response
 from octavo.server.generating import check_model
+from octavo.server.parsing.tools import check_tools
 from octavo.server.schema.tokens import DetokenizeRequest, TokenizeRequest
 from octavo.server.state import ServerState, state_of
-from octavo.server.templating import render
 
 router = APIRouter()
 
@@ -49,10 +49,9 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     if body.prompt is not None:
         token_ids = tokenizer.encode(body.prompt, add_bos=body.add_special_tokens)
     else:
-        text = await render(
-            state,
+        text = await state.chat_format.lay_out(
             body.messages or [],
-            tools=body.tools,
+            tools=check_tools(body.tools),
             variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt,
         )
