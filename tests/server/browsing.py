@@ -51,7 +51,9 @@ def opened(
     context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion=motion)
     context.set_default_timeout(60_000)
     for name, value in (storage or {}).items():
-        context.add_init_script(f"localStorage.getItem({name!r}) ?? localStorage.setItem({name!r}, {value!r})")
+        context.add_init_script(
+            f"localStorage.getItem({name!r}) ?? localStorage.setItem({name!r}, {value!r})"
+        )
     page = context.new_page()
     faults: list[str] = []
 
@@ -74,10 +76,18 @@ def keep_screenshot(page: Page, name: str) -> None:
     page.screenshot(path=str(ARTIFACTS / f"{name}.png"))
 
 
+def wait_until(page: Page, condition: str) -> None:
+    """Until a JavaScript expression holds. (The browser's own waiting needs ``eval``, which the page forbids.)"""
+    end = time.monotonic() + 60
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"never came true: {condition}"
+        page.wait_for_timeout(30)
+
+
 def wait_live(page: Page) -> None:
     """Until the feed is there and drawn."""
     page.wait_for_selector("#feed[data-status=live]", state="attached")
-    page.wait_for_function("document.getElementById('map').dataset.time !== undefined")
+    wait_until(page, "document.getElementById('map').dataset.time !== undefined")
 
 
 def shown_counts(page: Page) -> dict[str, int]:
@@ -98,7 +108,7 @@ def serious_findings(page: Page) -> list[dict[str, Any]]:
 @contextmanager
 def served(app: FastAPI) -> Iterator[str]:
     """The address of an application, served by a thread of its own for as long as this lasts."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=0)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -16,6 +16,7 @@ from browsing import (
     served,
     shown_counts,
     wait_live,
+    wait_until,
 )
 from conftest import Launch, Server
 from playwright.sync_api import Browser, Page, Route, sync_playwright
@@ -61,7 +62,7 @@ def test_a_chat_is_answered(browser: Browser, server: Server, client: openai.Ope
         assert page.locator(".message").count() == 0
         page.keyboard.press("Enter")
         page.wait_for_selector(DONE)
-        answer = page.inner_text(".answer .text")
+        answer = page.inner_text(".answer .said")
         assert answer.split() == (wanted.choices[0].message.content or "").replace("**", "").split()
         foot = page.inner_text(".answer .foot")
         assert wanted.usage is not None
@@ -85,7 +86,7 @@ def test_a_chat_is_answered(browser: Browser, server: Server, client: openai.Ope
 def test_stop_ends_the_request(browser: Browser, server: Server) -> None:
     with opened(browser, server.url, storage=settings(max_tokens=4000)) as page:
         ask(page, "Count from one to five thousand, one number a line, and leave none out.")
-        page.wait_for_function("document.querySelector('.answer .text')?.textContent.length > 8")
+        wait_until(page, "document.querySelector('.answer .said')?.textContent.length > 8")
         page.click("#stop")
         page.wait_for_selector(DONE)
         assert "stopped by you" in page.inner_text(".answer .foot")
@@ -143,9 +144,11 @@ def test_two_requests_that_share_blocks(browser: Browser, server: Server) -> Non
         for thread in threads:
             thread.start()
         try:
-            page.wait_for_function("document.querySelector('[data-state=shared]').dataset.count > 0")
-            page.wait_for_function("document.querySelectorAll('[data-request]').length === 2")
-            first, second = page.eval_on_selector_all("[data-request]", "all => all.map(b => b.dataset.request)")
+            wait_until(page, "document.querySelector('[data-state=shared]').dataset.count > 0")
+            wait_until(page, "document.querySelectorAll('[data-request]').length === 2")
+            first, second = page.eval_on_selector_all(
+                "[data-request]", "all => all.map(b => b.dataset.request)"
+            )
             page.click(f"[data-request='{first}']")
             page.wait_for_selector(f"#detail [data-sharer='{second}']")
             page.wait_for_selector("#detail .table .shared")
@@ -161,12 +164,12 @@ def test_two_requests_that_share_blocks(browser: Browser, server: Server) -> Non
             for thread in threads:
                 thread.join()
         # Now they are gone; the slider still shows them.
-        page.wait_for_function("document.querySelector('[data-state=shared]').dataset.count === '0'")
+        wait_until(page, "document.querySelector('[data-state=shared]').dataset.count === '0'")
         at = page.evaluate("Number(document.getElementById('map').dataset.time)") - before + 0.5
         slide(page, f"slider.max - {at}")
         assert shown_counts(page)["shared"] > 0
         page.click("#live")
-        page.wait_for_function("document.querySelector('[data-state=shared]').dataset.count === '0'")
+        wait_until(page, "document.querySelector('[data-state=shared]').dataset.count === '0'")
 
 
 def slide(page: Page, value: str) -> None:
@@ -182,12 +185,12 @@ def test_any_moment_can_be_shown_again(browser: Browser) -> None:
     with served(synthetic_app(memory, frames=0)) as url, opened(browser, url) as page:
         wait_live(page)
         end, newest = memory.past_counts[-1]
-        page.wait_for_function(f"Math.abs(document.getElementById('map').dataset.time - {end}) < 0.01")
+        wait_until(page, f"Math.abs(document.getElementById('map').dataset.time - {end}) < 0.01")
         assert list(shown_counts(page).values()) == newest
         for k in (0, 1, 59, 60, 61, 123, 400, 598, 7):
             t, counts = memory.past_counts[k]
             slide(page, str(k / 2))
-            page.wait_for_function(f"Math.abs(document.getElementById('map').dataset.time - {t}) < 0.01")
+            wait_until(page, f"Math.abs(document.getElementById('map').dataset.time - {t}) < 0.01")
             assert list(shown_counts(page).values()) == counts, k
         assert "ago" in (page.get_attribute("#moment", "aria-valuetext") or "")
         keep_screenshot(page, "past")
@@ -203,17 +206,17 @@ def test_a_block_is_read_aloud(browser: Browser) -> None:
         page.focus("#grid")
         for key in ("Home", "ArrowRight", "ArrowRight"):
             page.keyboard.press(key)
-        page.wait_for_function("document.getElementById('readout').textContent.includes('folded three times')")
+        wait_until(page, "document.getElementById('readout').textContent.includes('folded three times')")
         told = page.inner_text("#readout")
         assert told.startswith("Block 3, ")
         assert f"references {memory.refs[3]}" in told
         page.keyboard.press("ArrowDown")
-        page.wait_for_function("!document.getElementById('readout').textContent.startsWith('Block 3,')")
+        wait_until(page, "!document.getElementById('readout').textContent.startsWith('Block 3,')")
         below = int(page.inner_text("#readout").split()[1].rstrip(","))
         box = page.locator("#grid").bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + 1, box["y"] + 1)  # the pointer takes over
-        page.wait_for_function("document.getElementById('tooltip').textContent.startsWith('Block 1,')")
+        wait_until(page, "document.getElementById('tooltip').textContent.startsWith('Block 1,')")
         assert below > 3
         held = int((memory.refs > 0).argmax())
         page.focus("#prompt")
@@ -256,7 +259,7 @@ def test_twenty_thousand_blocks(browser: Browser, motion: str) -> None:
             page.wait_for_timeout(500)
             if memory.t == last:
                 break
-        page.wait_for_function(f"Math.abs(document.getElementById('map').dataset.time - {memory.t}) < 1e-3")
+        wait_until(page, f"Math.abs(document.getElementById('map').dataset.time - {memory.t}) < 1e-3")
         page.wait_for_timeout(600)  # colours fade for a third of a second
         assert page.evaluate(PIXELS) == memory.states[1:].tolist()
 
@@ -265,10 +268,10 @@ def test_a_lost_feed_comes_back(browser: Browser) -> None:
     memory = SyntheticMemory(400)
     app = synthetic_app(memory, frames=0, ends=True)
     with served(app) as url, opened(browser, url, motion="no-preference") as page:
-        page.wait_for_function("document.getElementById('map').dataset.time !== undefined")
+        wait_until(page, "document.getElementById('map').dataset.time !== undefined")
         while memory.connections < 3:
             page.wait_for_timeout(50)
-        page.wait_for_function(f"Math.abs(document.getElementById('map').dataset.time - {memory.t}) < 0.01")
+        wait_until(page, f"Math.abs(document.getElementById('map').dataset.time - {memory.t}) < 0.01")
         assert list(shown_counts(page).values()) == memory.counts()
         assert float(page.get_attribute("#moment", "max") or 0) < 301  # the past was not added twice
 
@@ -382,4 +385,4 @@ def test_an_error_in_mid_stream_keeps_what_was_said(browser: Browser) -> None:
         ask(page, "Hello")
         page.wait_for_selector(".answer .error")
         assert page.inner_text(".answer .error") == "the engine has stopped"
-        assert page.inner_text(".answer .text") == "Half an"
+        assert page.inner_text(".answer .said") == "Half an"

@@ -45,7 +45,15 @@ def test_the_list_is_what_the_folder_holds() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["x", "../settings.py", "..%2fsettings.py", "%2e%2e%2fsettings.py", "....//settings.py", "/etc/passwd", "a%00.js"],
+    [
+        "x",
+        "../settings.py",
+        "..%2fsettings.py",
+        "%2e%2e%2fsettings.py",
+        "....//settings.py",
+        "/etc/passwd",
+        "a%00.js",
+    ],
 )
 def test_nothing_else_is_served(web: TestClient, path: str) -> None:
     answer = web.get(f"/web/{path}")
@@ -71,16 +79,30 @@ def test_the_server_serves_the_page(server: Server) -> None:
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         for name in re.findall(r"(?:src|href)=\"(/[^\"]+)\"", answer.text):
             assert client.get(name).status_code == 200, name
-        path = client.build_request("GET", "/web/../settings.py").url.copy_with(raw_path=b"/web/..%2fsettings.py")
+        path = client.build_request("GET", "/web/../settings.py").url.copy_with(
+            raw_path=b"/web/..%2fsettings.py"
+        )
         assert client.send(httpx.Request("GET", path)).status_code == 404
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 BLINDNESS = {
     "none": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 
 

@@ -129,18 +129,19 @@ export class Requests {
 
   #title(detail) {
     const text = detail ? `Request ${detail.request_id}` : "Request";
-    const close = { type: "button", class: "quiet", text: "Close", onclick: () => this.#onSelect(null) };
+    const close = { type: "button", class: "quiet", text: "Close", "data-focus": "close" };
     return element(
       "div",
       { class: "bar" },
       element("h4", { id: "detail-title", text }),
-      element("button", close),
+      element("button", { ...close, onclick: () => this.#onSelect(null) }),
     );
   }
 
   #draw() {
     const detail = this.#detail;
-    const hadFocus = this.#panel.contains(document.activeElement) ? document.activeElement.dataset?.focus : undefined;
+    const hadFocus = this.#panel.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+    const scrolled = [...this.#panel.querySelectorAll(".table")].map((table) => table.scrollTop);
     const facts = [
       ["state", TEXTS[detail.state] ?? detail.state],
       ["prompt", plural(detail.prompt_len, "token")],
@@ -158,8 +159,7 @@ export class Requests {
       ...this.#sharers(detail),
       ...this.#tables(detail),
     );
-    const close = this.#panel.querySelector("button");
-    close.dataset.focus = "close";
+    this.#panel.querySelectorAll(".table").forEach((table, k) => (table.scrollTop = scrolled[k] ?? 0));
     if (hadFocus) this.#panel.querySelector(`[data-focus="${hadFocus}"]`)?.focus();
   }
 
@@ -210,7 +210,7 @@ export class Requests {
       const more = table.length - cells.length;
       made.push(
         element("h5", { text: `${which}, ${plural(table.length, "block")} of ${size}, in order` }),
-        element("ol", { class: "table" }, ...cells),
+        element("ol", { class: "table", tabindex: "0", "aria-label": which, "data-focus": `table-${k}` }, ...cells),
         ...(more > 0 ? [element("p", { class: "hint", text: `and ${count(more)} more` })] : []),
       );
     });

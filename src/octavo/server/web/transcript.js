@@ -48,7 +48,7 @@ export class Transcript {
 }
 
 class Answer {
-  #body = element("div", { class: "text" });
+  #body = element("div", { class: "text said" });
   #reasoning = element("p", { class: "text" });
   #summary = element("summary", { text: "Thinking …" });
   #folded = element("details", { class: "reasoning", hidden: true }, this.#summary, this.#reasoning);
