@@ -44,7 +44,7 @@ def opened(
     expected_errors: tuple[str, ...] = (),
     storage: dict[str, str] | None = None,
 ) -> Iterator[Page]:
-    """The page in a browser context of its own. Leaving fails if anything was written to the console as an error.
+    """The page in a browser context of its own. Leaving fails if the console was told of an error.
 
     ``expected_errors`` are parts of lines that the browser itself writes, as for a status of 400.
     """
@@ -77,7 +77,7 @@ def keep_screenshot(page: Page, name: str) -> None:
 
 
 def wait_until(page: Page, condition: str) -> None:
-    """Until a JavaScript expression holds. (The browser's own waiting needs ``eval``, which the page forbids.)"""
+    """Until a JavaScript expression holds. The browser's own waiting needs ``eval``, which is forbidden."""
     end = time.monotonic() + 60
     while not page.evaluate(condition):
         assert time.monotonic() < end, f"never came true: {condition}"

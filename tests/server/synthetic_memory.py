@@ -248,7 +248,7 @@ def _base64(values: np.ndarray, dtype: str) -> str:
 def memory_router(
     memory: SyntheticMemory, *, period_s: float, changes: int | None, frames: int, ends: bool
 ) -> APIRouter:
-    """The routes of the feed: five past minutes, then ``frames`` frames, ``period_s`` apart, then silence or its end.
+    """Routes of the feed: five past minutes, ``frames`` frames ``period_s`` apart, then silence or its end.
 
     ``changes`` is how many random blocks change in each frame; None moves the made-up requests on.
     """

@@ -18,9 +18,10 @@ from browsing import (
     wait_live,
     wait_until,
 )
-from conftest import Launch, Server
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 from synthetic_memory import SyntheticMemory, synthetic_app
+
+from conftest import Launch, Server
 
 SYSTEM = "You are a printer of the eighteenth century. " * 24
 DONE = ".answer[aria-busy=false]"
@@ -77,6 +78,10 @@ def test_a_chat_is_answered(browser: Browser, server: Server, client: openai.Ope
         cached = int(told.split("prompt")[1].split(",")[1].split()[0])
         assert cached > 0, f"the conversation was sent anew and nothing was found: {told}"
         keep_screenshot(page, "chat")
+        page.locator("text=Show its blocks").last.click()
+        page.wait_for_selector("#detail .prefix")
+        assert "finished" in page.inner_text("#detail .facts")
+        assert f"{cached} of " in page.inner_text("#detail .prefix")
         assert serious_findings(page) == []
 
         page.click("#new-chat")
@@ -170,6 +175,12 @@ def test_two_requests_that_share_blocks(browser: Browser, server: Server) -> Non
         assert shown_counts(page)["shared"] > 0
         page.click("#live")
         wait_until(page, "document.querySelector('[data-state=shared]').dataset.count === '0'")
+        # The end of the pool, never used, is folded away until asked for.
+        page.click("#detail button")
+        page.click("#fold")
+        wait_until(page, "document.getElementById('fold').textContent.startsWith('Show only')")
+        codes = page.evaluate(PIXELS)
+        assert [codes.count(code) for code in range(6)] == list(shown_counts(page).values())
 
 
 def slide(page: Page, value: str) -> None:
@@ -274,6 +285,24 @@ def test_a_lost_feed_comes_back(browser: Browser) -> None:
         wait_until(page, f"Math.abs(document.getElementById('map').dataset.time - {memory.t}) < 0.01")
         assert list(shown_counts(page).values()) == memory.counts()
         assert float(page.get_attribute("#moment", "max") or 0) < 301  # the past was not added twice
+
+
+def test_a_hidden_tab_rests(browser: Browser) -> None:
+    hide = """hidden => {
+        Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    memory = SyntheticMemory(400)
+    with served(synthetic_app(memory)) as url, opened(browser, url) as page:
+        wait_live(page)
+        page.evaluate(hide, True)
+        page.wait_for_selector("#feed[data-status=paused]")
+        shown = page.get_attribute("#map", "data-time")
+        page.wait_for_timeout(1200)  # two more frames would have come
+        assert page.get_attribute("#map", "data-time") == shown
+        page.evaluate(hide, False)
+        wait_until(page, f"document.getElementById('map').dataset.time > {shown}")
+        assert memory.connections == 2
 
 
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser) -> None:

@@ -6,10 +6,10 @@ from itertools import combinations
 import httpx
 import numpy as np
 import pytest
-from conftest import Server
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from conftest import Server
 from octavo.server.routes import page
 from octavo.server.routes.page import WEB_FILES, read_web_files
 
@@ -125,5 +125,5 @@ def test_the_colour_blind_can_tell_the_states_apart(theme: int, blindness: str) 
     assert len(states) == 6
     seen = {name: lab(colour, blindness) for name, colour in states.items()}
     for one, other in combinations(seen, 2):
-        # 2.3 is about the least difference that can be seen side by side; cells are small, so ask for much more.
+        # About 2.3 can just be seen side by side; cells are small, so ask for much more.
         assert np.linalg.norm(seen[one] - seen[other]) > 18, (one, other)

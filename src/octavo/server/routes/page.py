@@ -1,4 +1,4 @@
-"""The web page: a chat, and the memory as it changes. Files of the package, read once and served as they are."""
+"""The web page: a chat, and the memory as it changes. Files of the package, read once, served as they are."""
 
 import hashlib
 from dataclasses import dataclass
@@ -35,7 +35,8 @@ WEB_FILES: Final = {
 _HEADERS: Final = {
     # The browser asks again each time, and is told 304: a newer server is seen at once.
     "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }

@@ -17,7 +17,7 @@ function prepare(canvas) {
   context.clearRect(0, 0, width, height);
   const style = getComputedStyle(canvas);
   const colour = (name) => style.getPropertyValue(name).trim();
-  return { context, width, height, colour, ink: style.color };
+  return { context, width, height, colour, ink: style.color, paper: style.backgroundColor };
 }
 
 /** A round number not below `value`: 1, 2 or 5 times a power of ten. */
@@ -27,7 +27,7 @@ export function roundUp(value) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
-function drawGround({ context, width, height }, limitText) {
+function drawGround({ context, width, height }) {
   const y = PADDING.top;
   context.save();
   context.globalAlpha = 0.22;
@@ -43,9 +43,18 @@ function drawGround({ context, width, height }, limitText) {
   context.lineTo(width, height - PADDING.bottom + 0.5);
   context.stroke();
   context.restore();
+}
+
+/** What the top of the scale means; readable above what is drawn. */
+function drawLimit({ context, ink, paper }, text) {
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "top";
-  context.fillText(limitText, 2, y + 3);
+  context.lineJoin = "round";
+  context.lineWidth = 4;
+  context.strokeStyle = paper;
+  context.strokeText(text, 2, PADDING.top + 3);
+  context.fillStyle = ink;
+  context.fillText(text, 2, PADDING.top + 3);
 }
 
 /**
@@ -64,7 +73,7 @@ export function drawLine(canvas, points, { start, end, max = null, format, marke
   const bottom = height - PADDING.bottom;
   const y = (value) => bottom - (Math.min(value, limit) / limit) * (bottom - PADDING.top);
   context.strokeStyle = context.fillStyle = ink;
-  drawGround(surface, format(limit));
+  drawGround(surface);
   context.lineWidth = 1.75;
   context.lineJoin = "round";
   context.fillStyle = ink;
@@ -91,6 +100,7 @@ export function drawLine(canvas, points, { start, end, max = null, format, marke
     else if (!sparse) flush();
   }
   flush();
+  drawLimit(surface, format(limit));
   if (marker !== null) drawMarker(surface, x(marker));
 }
 
@@ -116,7 +126,7 @@ export function drawStack(canvas, columns, { colours, format }) {
   const sums = shown.map((parts) => parts.reduce((sum, part) => sum + part, 0));
   const limit = roundUp(Math.max(0, ...sums));
   context.strokeStyle = context.fillStyle = ink;
-  drawGround(surface, format(limit));
+  drawGround(surface);
   const room = height - PADDING.bottom - PADDING.top;
   const fills = colours.map(colour);
   shown.forEach((parts, k) => {
@@ -131,4 +141,5 @@ export function drawStack(canvas, columns, { colours, format }) {
       y -= side;
     });
   });
+  drawLimit(surface, format(limit));
 }

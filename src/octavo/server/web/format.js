@@ -5,7 +5,7 @@ const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export const count = (value) => whole.format(value);
 export const plural = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
-export const percent = (share) => `${short.format(Math.round(share * 1000) / 10)} %`;
+export const percent = (share) => `${short.format(Math.round(share * 1e4) / 100)} %`;
 export const number = (value) => (Math.abs(value) >= 1000 ? whole : short).format(value);
 
 export function bytes(value) {

@@ -104,11 +104,11 @@ export class BlockGrid {
     this.#repaint();
   }
 
-  /** Takes over the states of all blocks (index: block id - 1); those that differ fade to their new colour. */
+  /** Takes over the states of blocks (index: block id - 1; what has no cell is left out); changes fade in. */
   show(states) {
     const calm = prefersCalm() || document.hidden;
     const own = this.#states;
-    for (let i = 0; i < states.length; i += 1) {
+    for (let i = 0; i < own.length; i += 1) {
       if (own[i] === states[i]) continue;
       own[i] = states[i];
       this.#change(i, calm);

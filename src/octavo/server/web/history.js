@@ -6,7 +6,15 @@ const MAX_BYTES = 64 << 20;
 const MAX_FRAMES_PER_KEY = 60;
 const BYTES_PER_BLOCK = 15; // of a key frame
 const BYTES_PER_CHANGE = 11;
-const BYTES_PER_FRAME = 2000; // requests, statistics and steps, roughly
+const BYTES_PER_REQUEST = 300; // roughly, as for what follows
+const BYTES_PER_STEP = 120;
+const BYTES_PER_FRAME = 1000;
+
+const weightOf = ({ ids, requests, steps }) =>
+  BYTES_PER_FRAME +
+  (ids?.length ?? 0) * BYTES_PER_CHANGE +
+  requests.length * BYTES_PER_REQUEST +
+  steps.length * BYTES_PER_STEP;
 
 /**
  * Any moment can be had again. Memory is bounded: the oldest part goes first, a key frame and its changes at a time.
@@ -105,13 +113,13 @@ export class History {
     // The key holds the blocks, so the frame itself need not.
     const light = { ...frame, full: true, ids: null, states: null, owners: null, refs: null, ages: null };
     const part = { key: this.#now.copy(), frames: [light], changes: 0, bytes: 0 };
-    part.bytes = frame.total * BYTES_PER_BLOCK + BYTES_PER_FRAME;
+    part.bytes = frame.total * BYTES_PER_BLOCK + weightOf(light);
     this.#bytes += part.bytes;
     this.#parts.push(part);
   }
 
   #extend(part, frame) {
-    const bytes = frame.ids.length * BYTES_PER_CHANGE + BYTES_PER_FRAME;
+    const bytes = weightOf(frame);
     part.frames.push(frame);
     part.changes += frame.ids.length;
     part.bytes += bytes;
@@ -132,10 +140,11 @@ export class History {
     if (!last) return;
     const gone = last.frames.filter((frame) => frame.t >= t);
     last.frames.length -= gone.length;
-    const changes = gone.reduce((sum, frame) => sum + frame.ids.length, 0);
-    const bytes = changes * BYTES_PER_CHANGE + gone.length * BYTES_PER_FRAME;
-    last.changes -= changes;
-    last.bytes -= bytes;
-    this.#bytes -= bytes;
+    for (const frame of gone) {
+      const bytes = weightOf(frame);
+      last.changes -= frame.ids.length;
+      last.bytes -= bytes;
+      this.#bytes -= bytes;
+    }
   }
 }

@@ -13,6 +13,7 @@ import { readPalette, STATES } from "./states.js";
 const CHART_S = 300;
 const SHORTEST_CHART_S = 60;
 const STEP_PARTS = ["--decode", "--prompt", "--draft"];
+const FEWEST_CELLS = 512; // with the untouched end folded away
 const STATUS_TEXTS = { connecting: "connecting", live: "connected", paused: "paused", lost: "connection lost, trying again" };
 
 const FIGURES = [
@@ -41,6 +42,8 @@ export class MemoryView {
   #pastTime = null; // the moment looked at; null is the newest
   #shown = null; // {snapshot, frame}
   #scheduled = false;
+  #folds = true; // leaves out the blocks at the end that were free in all frames so far
+  #touched = 0; // the highest block that was not
   #slider = byId("moment");
   #figures;
   #counts;
@@ -69,6 +72,10 @@ export class MemoryView {
       (status, error) => this.#tellStatus(status, error),
     );
     this.#slider.addEventListener("input", () => this.#slide());
+    byId("fold").addEventListener("click", () => {
+      this.#folds = !this.#folds;
+      this.#schedule();
+    });
     byId("live").addEventListener("click", () => this.#goTo(null));
     new ResizeObserver(() => this.#schedule()).observe(byId("map"));
     new ResizeObserver(() => this.#drawCharts()).observe(byId("charts"));
@@ -104,9 +111,32 @@ export class MemoryView {
 
   #take(frame) {
     if (!this.#history.add(frame)) return;
+    this.#noteTouched(frame);
     this.#epoch ??= frame.t;
     this.#epoch = Math.min(this.#epoch, frame.t);
     this.#schedule();
+  }
+
+  #noteTouched(frame) {
+    const { total } = frame;
+    if (this.#touched > total) this.#touched = 0; // another server
+    let highest = this.#touched;
+    frame.states.forEach((state, k) => {
+      const id = frame.ids ? frame.ids[k] : k + 1;
+      if (state && id > highest) highest = id;
+    });
+    this.#touched = highest;
+  }
+
+  /** How many blocks get a cell: all, or a power of two of those from the first, if the others were never used. */
+  #numCells(total) {
+    const needed = Math.max(FEWEST_CELLS, 2 ** Math.ceil(Math.log2(this.#touched + 1)));
+    const canFold = 2 * needed <= total;
+    const cells = this.#folds && canFold ? needed : total;
+    const folded = count(total - needed);
+    byId("fold").hidden = !canFold;
+    setText(byId("fold"), this.#folds ? `Show ${folded} more that were free all along` : "Show only blocks used so far");
+    return cells;
   }
 
   #tellStatus(status, error) {
@@ -161,7 +191,7 @@ export class MemoryView {
     const { snapshot, frame } = this.#shown;
     const map = byId("map");
     const height = Math.max(180, Math.min(480, window.innerHeight * 0.4));
-    this.#grid.layOut(snapshot.total, map.clientWidth, height);
+    this.#grid.layOut(this.#numCells(snapshot.total), map.clientWidth, height);
     this.#grid.show(snapshot.states);
     this.#drawFigures(snapshot, frame);
     this.#requests.show(frame.requests, frame.numRequests, snapshot, isLive);
@@ -187,7 +217,7 @@ export class MemoryView {
   #highlight() {
     const id = this.#requests.selectedId;
     const snapshot = this.#shown?.snapshot;
-    if (!snapshot || id === null || this.#grid.total !== snapshot.total) {
+    if (!snapshot || id === null) {
       this.#grid.highlight(null);
       return;
     }
@@ -211,6 +241,7 @@ export class MemoryView {
     const ago = end - (this.#pastTime ?? end);
     const text = isLive ? "now" : `${duration(Math.max(1, ago))} ago`;
     setText(byId("moment-text"), text);
+    setText(byId("cost"), `watching takes ${percent(this.#history.lastFrame.cost)} of the engine's time`);
     const clock = new Date(this.#shown.frame.t * 1000).toLocaleTimeString();
     slider.setAttribute("aria-valuetext", isLive ? "now" : `${text}, at ${clock}`);
     byId("live").setAttribute("aria-pressed", String(isLive));

@@ -22,6 +22,7 @@ export class Requests {
   #askedAt = 0;
   #abort = null;
   #cells = []; // [element, index of the block]
+  #snapshot = null;
 
   constructor(onSelect, onDetail) {
     this.#onSelect = onSelect;
@@ -71,7 +72,8 @@ export class Requests {
     const left = numRequests - requests.length;
     setText(byId("requests-count"), numRequests ? `${count(numRequests)}${left > 0 ? `, ${count(requests.length)} shown` : ""}` : "");
     this.#mark();
-    this.#colour(snapshot);
+    this.#snapshot = snapshot;
+    this.#colour();
     if (this.#selected !== null && isLive && performance.now() - this.#askedAt > ASK_AGAIN_MS) {
       const ended = this.#detail?.state === "finished";
       if (!ended) this.#ask();
@@ -159,6 +161,7 @@ export class Requests {
       ...this.#sharers(detail),
       ...this.#tables(detail),
     );
+    this.#colour();
     this.#panel.querySelectorAll(".table").forEach((table, k) => (table.scrollTop = scrolled[k] ?? 0));
     if (hadFocus) this.#panel.querySelector(`[data-focus="${hadFocus}"]`)?.focus();
   }
@@ -217,7 +220,9 @@ export class Requests {
     return made;
   }
 
-  #colour(snapshot) {
+  #colour() {
+    const snapshot = this.#snapshot;
+    if (!snapshot) return;
     for (const [cell, index] of this.#cells) {
       const name = index < snapshot.total ? STATES[snapshot.states[index]].name : "";
       if (cell.className !== name) cell.className = name;

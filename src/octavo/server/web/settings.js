@@ -3,6 +3,8 @@ import { getApiKey, getJson, setApiKey } from "./api.js";
 import { byId, element, setText } from "./dom.js";
 
 const STORED = "octavo.settings";
+// Small models say sensible things more often when they are a little careful.
+const FIRST = { temperature: "0.6" };
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 
 export class Settings {
@@ -14,7 +16,7 @@ export class Settings {
     this.#onKeyChange = onKeyChange;
     this.#restore();
     byId("open-settings").addEventListener("click", () => this.open());
-    byId("reset-settings").addEventListener("click", () => this.#clear());
+    byId("reset-settings").addEventListener("click", () => this.#reset());
     this.#dialog.addEventListener("close", () => this.#keep());
     this.#dialog.addEventListener("click", (event) => {
       if (event.target === this.#dialog) this.#dialog.close(); // the backdrop
@@ -65,7 +67,7 @@ export class Settings {
 
   #restore() {
     const stored = this.#stored();
-    for (const name of [...NUMBERS, "system"]) this.#form.elements[name].value = stored[name] ?? "";
+    for (const name of [...NUMBERS, "system"]) this.#form.elements[name].value = stored[name] ?? FIRST[name] ?? "";
   }
 
   #keep() {
@@ -82,7 +84,7 @@ export class Settings {
     this.#onKeyChange();
   }
 
-  #clear() {
-    for (const name of [...NUMBERS, "system"]) this.#form.elements[name].value = "";
+  #reset() {
+    for (const name of [...NUMBERS, "system"]) this.#form.elements[name].value = FIRST[name] ?? "";
   }
 }
