@@ -24,6 +24,7 @@ $(VENV)/.installed: $(VENV)/.created $(NATIVE)
 
 $(VENV)/.test: $(VENV)/.installed
 	$(INSTALL) '.[test]'
+	@sh scripts/install_chromium.sh $(BIN)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

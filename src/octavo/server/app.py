@@ -16,7 +16,7 @@ from octavo.server.memory_report import MemoryReporter, PoolFacts
 from octavo.server.middleware import Gate
 from octavo.server.observers import Observers
 from octavo.server.registry import RequestRegistry
-from octavo.server.routes import chat, completions, health, memory, models
+from octavo.server.routes import chat, completions, health, memory, models, page
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
 
@@ -58,7 +58,7 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.octavo = state
-    for room in (completions, chat, models, memory, health):
+    for room in (completions, chat, models, memory, page, health):
         app.include_router(room.router)
     install_error_handlers(app)
     app.add_middleware(Gate, settings=settings, is_draining=lambda: state.is_draining)
