@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from octavo.cli import main
 from octavo.weights.sources import resolve
 
 # No deadline: the time of one example says nothing on a shared machine.
@@ -26,3 +27,20 @@ def usual_ctrl_c() -> Iterator[None]:
 def smollm2_path() -> Path:
     """The default model's GGUF file, in the user's own cache; fetched if this is its first use."""
     return resolve("smollm2")
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command line; gives exit status, standard output, standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        status = 0
+        try:
+            main([str(a) for a in arguments])
+        except SystemExit as leaving:
+            status = leaving.code if isinstance(leaving.code, int) else 1
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return status, captured.out, captured.err
+
+    return run

@@ -6,25 +6,6 @@ import tiny
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel
 
-from octavo.cli import main
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command line; gives exit status, standard output, standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = 0
-        try:
-            main([str(a) for a in arguments])
-        except SystemExit as leaving:
-            status = leaving.code if isinstance(leaving.code, int) else 1
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return status, captured.out, captured.err
-
-    return run
-
 
 @pytest.fixture(scope="session")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[PreTrainedModel, Path]]:

@@ -512,7 +512,7 @@ def test_with_a_real_model(smollm2_path):
                 feed.start()
                 memory = MemoryReporter(engine, feed, registry, facts=PoolFacts.of(llm), shows_tokens=True)
                 prompt = "The ships of the line lay at anchor in the bay, " * 6
-                streams = [await engine.stream(prompt + word, endless(60)) for word in ("and", "but")]
+                streams = [await engine.stream(prompt + word, endless(500)) for word in ("and", "but")]
                 reader = FeedReader()
                 async for frame in feed.frames(0.1):
                     reader.apply(frame)
@@ -525,7 +525,8 @@ def test_with_a_real_model(smollm2_path):
                 assert block["text"] in prompt
                 assert (await memory.whole())["pool"]["num_tokens"] == llm.capacity.num_tokens
                 for stream in streams:
-                    await stream.result()
+                    stream.close()
+                await engine.drain()
                 await feed.look_now()
                 assert_same(
                     feed.state._rows,
@@ -533,4 +534,4 @@ def test_with_a_real_model(smollm2_path):
                 )
                 await feed.stop()
 
-    asyncio.run(use())
+    asyncio.run(asyncio.wait_for(use(), 120))

@@ -1,6 +1,8 @@
 """``octavo serve``: the HTTP server and its page, until it is told to stop."""
 
+import contextlib
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -145,13 +147,21 @@ def serve(
         if warning := starting.warning(settings):
             _say([f"octavo: warning: {warning}"])
 
+        unwritten: list[OSError] = []
+
         def on_ready(url: str) -> None:
-            if as_json:
-                print(starting.as_json(found, url), flush=True)
-            else:
+            if not as_json:
                 _say(starting.ready_lines(url))
+                return
+            try:
+                print(starting.as_json(found, url), flush=True)
+            except OSError as error:  # nobody would learn where it listens
+                unwritten.append(error)
+                signal.raise_signal(signal.SIGTERM)
 
         serving.serve(llm, settings, on_ready=on_ready)
+        if unwritten:
+            raise unwritten[0]
 
 
 def _read_keys(file: Path | None) -> list[str]:
@@ -177,8 +187,7 @@ def _name_of(model: str) -> str:
     path = Path(model).expanduser()
     if not path.exists():
         return model
-    path = path.resolve()
-    return path.stem if path.is_file() else path.name
+    return path.stem if path.is_file() else path.resolve().name
 
 
 def _log_to_stderr() -> None:
@@ -190,5 +199,7 @@ def _log_to_stderr() -> None:
 
 
 def _say(lines: list[str]) -> None:
+    """To standard error; that nobody reads it any more is no reason to end."""
     if sys.stderr is not None:
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print(*lines, sep="\n", file=sys.stderr, flush=True)

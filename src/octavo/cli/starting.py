@@ -60,12 +60,16 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"  Weights   {format_bytes(found['weight_bytes'])}",
         f"  KV cache  {pool}: {found['num_blocks']:,} blocks of {sizes} tokens, "
         f"{format_bytes(found['kv_bytes_per_token'])} per token as {found['kv_dtype']}",
-        f"  Fits      {found['num_tokens']:,} tokens: {found['num_full_sequences']:,} sequences of "
+        f"  Fits      {found['num_tokens']:,} tokens: {_count(found['num_full_sequences'], 'sequence')} of "
         f"{found['context_len']:,} ({found['context_reason']})",
-        f"  Compute   {found['isa']}, {found['threads']} threads",
+        f"  Compute   {found['isa']}, {_count(found['threads'], 'thread')}",
         f"  Limits    {found['max_num_seqs']:,} sequences at once, {waiting} waiting, "
         f"{found['max_step_tokens']:,} tokens per step",
     ]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def ready_lines(url: str) -> list[str]:

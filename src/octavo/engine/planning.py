@@ -241,11 +241,11 @@ def _problem(plan: MemoryPlan) -> str:
             f"What would do: {_either(ways)}"
         )
     if not chosen.fits(demand):
-        ways = [f"{format_bytes(needed)} for the KV pool, {format_bytes(fixed.num_bytes + needed)} in all"]
+        ways = [f"a KV pool of {format_bytes(needed)} ({format_bytes(fixed.num_bytes + needed)} in all)"]
         if plan.dtypes["int8"].fits(demand):
             ways.append("kv_dtype=int8")
         if demand.is_asked and chosen.longest > 1:
-            ways.append(f"at most {chosen.longest:,} tokens each")
+            ways.append(f"at most {chosen.longest:,} tokens in each sequence")
         return (
             f"{goal} as {plan.chosen}: {needed} bytes of KV needed ({format_bytes(needed)}), "
             f"{plan.pool_bytes} had ({format_bytes(plan.pool_bytes)}, {plan.pool_source}). "

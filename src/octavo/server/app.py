@@ -1,5 +1,6 @@
 """The application: routes, the gate before them, and the engine that lives as long as they serve."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,12 +14,14 @@ from octavo.server.asking import ChatFormat
 from octavo.server.errors import install_error_handlers
 from octavo.server.memory_feed import MemoryFeed
 from octavo.server.memory_report import MemoryReporter, PoolFacts
+from octavo.server.metrics import Metrics
 from octavo.server.middleware import Gate
 from octavo.server.observers import Observers
 from octavo.server.registry import RequestRegistry
-from octavo.server.routes import chat, completions, health, memory, models, page
+from octavo.server.routes import chat, completions, health, memory, metrics, models, page
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
+from octavo.server.tracing import Tracing
 
 
 def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
@@ -35,11 +38,16 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
         registry=registry,
         feed=feed,
         memory=MemoryReporter(engine, feed, registry, facts=facts, shows_tokens=settings.shows_tokens),
+        metrics=Metrics.of(llm, model_name=settings.model_name, prefix=settings.metrics_prefix),
+        tracing=None
+        if settings.otlp_endpoint is None
+        else Tracing.over_http(settings.otlp_endpoint, model_name=settings.model_name),
     )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        llm.engine.observer = Observers(feed.activity)
+        tracing = () if state.tracing is None else (state.tracing,)
+        llm.engine.observer = Observers(feed.activity, state.metrics.engine, *tracing)
         engine.start()
         feed.start()
         try:
@@ -48,6 +56,8 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
             await feed.stop()
             await engine.shutdown(drain=False)
             llm.engine.observer = None
+            if state.tracing is not None:
+                await asyncio.to_thread(state.tracing.close)
 
     app = FastAPI(
         title="Octavo",
@@ -58,10 +68,12 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.octavo = state
-    for room in (completions, chat, models, memory, page, health):
+    for room in (completions, chat, models, memory, metrics, page, health):
         app.include_router(room.router)
     install_error_handlers(app)
-    app.add_middleware(Gate, settings=settings, is_draining=lambda: state.is_draining)
+    app.add_middleware(
+        Gate, settings=settings, is_draining=lambda: state.is_draining, count=state.metrics.http.count
+    )
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

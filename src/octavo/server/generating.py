@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -35,13 +35,13 @@ class Caller:
     Attributes:
         response_id: what its answer is called.
         user: who it is for, or None.
-        trace_parent: the W3C trace context that it came with, or None.
+        headers: of the HTTP request, names in lower case; a trace that it belongs to is told there.
     """
 
     response_id: str
     endpoint: str
     user: str | None = None
-    trace_parent: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Running:
@@ -51,6 +51,7 @@ class Running:
         self._state = state
         self._streams: list[AsyncStream] = []
         self._served: list[ServedRequest] = []
+        self._headers: Mapping[str, str] = {}
 
     async def start(
         self,
@@ -66,6 +67,7 @@ class Running:
         Raises:
             InvalidRequest, QueueFull, EngineDraining, EngineFailed: see ``AsyncEngine.stream``.
         """
+        self._headers = caller.headers
         try:
             for prompt in prompts:
                 stream = await self._state.engine.stream(
@@ -166,6 +168,13 @@ class Running:
             stream.close()
         for stream, served in zip(self._streams, self._served, strict=False):
             self._state.registry.finish(served)
+            if self._state.tracing is not None:
+                self._state.tracing.record(
+                    stream.generation,
+                    headers=self._headers,
+                    endpoint=served.endpoint,
+                    response_id=served.response_id,
+                )
             if self._state.settings.log_prompts:
                 texts = [choice.text for choice in stream.generation.choices]
                 _log.info("%s output: %r", served.response_id, texts)

@@ -200,6 +200,7 @@ class MemoryFeed:
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # set, and replaced, with each frame
         self._stopped = asyncio.Event()
+        self._joined = asyncio.Event()  # somebody began to watch
         self._wanted: dict[object, float] = {}  # intervals of those who watch
         self._look_s = self._build_s = 0.0
         self._num_events = -1
@@ -235,6 +236,7 @@ class MemoryFeed:
         """
         me = object()
         self._wanted[me] = interval_s = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
+        self._joined.set()
         try:
             while self.state.history is None and not self._stopped.is_set():
                 await self._next_change(HEARTBEAT_S)
@@ -298,7 +300,14 @@ class MemoryFeed:
                 except Exception:  # the view is not worth more than the service
                     logging.getLogger(__name__).exception("the memory feed could not make a frame")
                     await asyncio.sleep(HEARTBEAT_S)
-            await asyncio.sleep(self.interval_s)
+            await self._pause(time.monotonic())
+
+    async def _pause(self, began_s: float) -> None:
+        """Wait for the next look, which comes sooner when somebody joins who wants it sooner."""
+        while (left_s := began_s + self.interval_s - time.monotonic()) > 0:
+            self._joined.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._joined.wait(), left_s)
 
 
 def _smoothed(before: float, now: float) -> float:

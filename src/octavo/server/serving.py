@@ -87,8 +87,9 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._state = state
         self._on_ready = on_ready
-        self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._num_signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take connections."""
@@ -98,22 +99,27 @@ class DrainingServer(uvicorn.Server):
             self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, the second ends."""
-        if self._state.is_draining or self._loop is None:
+        """The first signal lets what runs finish, the second breaks it off, the third waits for nothing."""
+        self._num_signals += 1
+        if self._loop is None or self._num_signals > 2:
             self.force_exit = self.should_exit = True
             return
         self._state.is_draining = True
-        self._loop.call_soon_threadsafe(self._begin_draining, signal.Signals(sig).name)
+        self._loop.call_soon_threadsafe(self._stop, signal.Signals(sig).name)
 
-    def _begin_draining(self, why: str) -> None:
-        _log.info("%s: finishing what runs; again ends at once", why)
-        self._draining = asyncio.get_running_loop().create_task(self._drain())
+    def _stop(self, why: str) -> None:
+        if self._draining is None:
+            _log.info("%s: finishing what runs; again breaks it off", why)
+            self._draining = asyncio.create_task(self._drain())
+        else:
+            self._draining.cancel()
 
     async def _drain(self) -> None:
+        engine, limit_s = self._state.engine, self._state.settings.drain_timeout_s
         try:
-            await asyncio.wait_for(self._state.engine.drain(), self._state.settings.drain_timeout_s)
-        except TimeoutError:
-            _log.warning("requests that still ran are broken off")
-            await self._state.engine.shutdown(drain=False)
+            await asyncio.wait_for(engine.drain(), limit_s)
+        except (TimeoutError, asyncio.CancelledError):
+            _log.warning("requests that still run are broken off")
+            await engine.shutdown(drain=False)  # their clients are told
         await self._state.feed.stop()  # or its watchers would stay
         self.should_exit = True

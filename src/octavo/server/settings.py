@@ -3,6 +3,7 @@
 import ipaddress
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
+from urllib.parse import urlsplit
 
 from octavo.core.errors import InvalidConfig, shown
 
@@ -32,6 +33,7 @@ class ServerSettings:
         tool_parser: the form of the model's tool calls; "auto" reads it off its chat template.
         reasoning_parser: how thoughts are marked; "auto" looks for ``<think>`` in the chat template.
         metrics_prefix: what the names of metrics begin with; "vllm" suits dashboards made for vLLM.
+        otlp_endpoint: URL of an OpenTelemetry collector that takes traces over HTTP; None sends none.
 
     Raises:
         InvalidConfig: a value of the wrong type or out of range.
@@ -51,6 +53,7 @@ class ServerSettings:
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
     metrics_prefix: str = "octavo"
+    otlp_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         self._check("host", bool(self.host), "a name or address, not empty")
@@ -66,6 +69,10 @@ class ServerSettings:
         self._check_choice("reasoning_parser", get_args(ReasoningParserName))
         ok = self.metrics_prefix.isascii() and self.metrics_prefix.replace("_", "a").isalnum()
         self._check("metrics_prefix", ok and not self.metrics_prefix[0].isdigit(), "letters, digits and _")
+        if self.otlp_endpoint is not None:
+            url = urlsplit(self.otlp_endpoint)
+            ok = url.scheme in ("http", "https") and bool(url.netloc)
+            self._check("otlp_endpoint", ok, "a URL like http://127.0.0.1:4318")
 
     @property
     def is_local(self) -> bool:

@@ -12,8 +12,10 @@ from octavo.engine.llm import LLM
 from octavo.server.asking import ChatFormat
 from octavo.server.memory_feed import MemoryFeed
 from octavo.server.memory_report import MemoryReporter
+from octavo.server.metrics import Metrics
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
+from octavo.server.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class ServerState:
     registry: RequestRegistry
     feed: MemoryFeed
     memory: MemoryReporter
+    metrics: Metrics
+    tracing: Tracing | None
     is_draining: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -39,7 +39,7 @@ async def chat(body: ChatCompletionRequest, request: Request) -> Response:
     asked = await state.chat_format.ask(body)
     answer = _Answer(state, body, asked, Running(state))
     running = answer.running
-    caller = Caller(answer.response_id, "chat", body.end_user, request.headers.get("traceparent"))
+    caller = Caller(answer.response_id, "chat", body.end_user, request.headers)
     await running.start(
         [asked.token_ids], asked.params, caller, cache_salt=body.cache_salt or "", priority=body.priority or 0
     )

@@ -36,7 +36,7 @@ async def complete(body: CompletionRequest, request: Request) -> Response:
     check_num_prompts(state, len(prompts))
     params = body.params()
     answer = _Answer(state, body, Running(state), is_stream=bool(body.stream))
-    caller = Caller(answer.response_id, "completions", body.user, request.headers.get("traceparent"))
+    caller = Caller(answer.response_id, "completions", body.user, request.headers)
     running = answer.running
     await running.start(
         prompts, params, caller, cache_salt=body.cache_salt or "", priority=body.priority or 0
