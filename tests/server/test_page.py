@@ -89,12 +89,14 @@ def test_a_chat_is_answered(browser: Browser, server: Server, client: openai.Ope
 
 
 def test_stop_ends_the_request(browser: Browser, server: Server) -> None:
-    with opened(browser, server.url, storage=settings(max_tokens=4000)) as page:
+    with opened(browser, server.url, storage=settings(max_tokens=4000, temperature=0)) as page:
         ask(page, "Count from one to five thousand, one number a line, and leave none out.")
         wait_until(page, "document.querySelector('.answer .said')?.textContent.length > 8")
         page.click("#stop")
         page.wait_for_selector(DONE)
-        assert "stopped by you" in page.inner_text(".answer .foot")
+        foot = page.inner_text(".answer .foot")
+        assert "stopped by you" in foot
+        assert "tokens/s" not in foot  # the usage, which comes last, never came
         assert page.is_visible("#send")
         server.wait_until_idle()
 
@@ -285,6 +287,47 @@ def test_a_lost_feed_comes_back(browser: Browser) -> None:
         wait_until(page, f"Math.abs(document.getElementById('map').dataset.time - {memory.t}) < 0.01")
         assert list(shown_counts(page).values()) == memory.counts()
         assert float(page.get_attribute("#moment", "max") or 0) < 301  # the past was not added twice
+
+
+HISTORY = """async () => {
+  const {History} = await import("/web/history.js");
+  const frame = (t, total, ids) => ({
+    t, total, full: ids === null, ids: ids && Int32Array.from(ids), ages: ids ? null : new Float32Array(total),
+    states: new Uint8Array(ids ? ids.length : total).fill(1), owners: new Int32Array(ids ? ids.length : total),
+    refs: new Uint16Array(ids ? ids.length : total), requests: [], stats: {}, steps: [],
+  });
+  const times = history => [...history.frames()].map(frame => frame.t);
+  const found = {};
+  const history = new History();
+  found.tooEarly = history.add(frame(1, 9, [1]));
+  history.add(frame(2, 9, null));
+  for (let t = 3; t < 200; t += 1) history.add(frame(t, 9, [1 + (t % 9)]));
+  history.reconnect();
+  found.beforeFull = history.add(frame(200, 9, [1]));
+  history.add(frame(100, 9, null));
+  history.add(frame(101, 9, [1]));
+  found.replaced = times(history);
+  history.add(frame(102, 10, null));
+  found.otherPool = times(history);
+  for (let t = 103; t < 2103; t += 1) history.add(frame(t, 10, [1]));
+  found.span = history.end - history.start;
+  const large = new History();
+  const all = Array.from({length: 50000}, (_, i) => i + 1);
+  large.add(frame(0, 50000, null));
+  for (let t = 1; t < 300; t += 1) large.add(frame(t, 50000, all));
+  found.bytes = large.bytes;
+  return found;
+}"""
+
+
+def test_the_past_is_bounded_and_never_twice(browser: Browser) -> None:
+    with served(synthetic_app(SyntheticMemory(100), frames=0)) as url, opened(browser, url) as page:
+        found = page.evaluate(HISTORY)
+    assert found["tooEarly"] is found["beforeFull"] is False
+    assert found["replaced"] == list(range(2, 102))
+    assert found["otherPool"] == [102]
+    assert 600 <= found["span"] < 720  # at most one part, of 60 frames, too much
+    assert 48 << 20 < found["bytes"] <= 64 << 20
 
 
 def test_a_hidden_tab_rests(browser: Browser) -> None:
