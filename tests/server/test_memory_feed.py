@@ -323,7 +323,7 @@ def test_nothing_is_looked_at_while_nothing_happens(monkeypatch):
         await state.engine.generate([1, 2, 3], endless(5))
         while (
             not (state.feed.state.number and state.feed.state.is_settled and len(reader.frames) > 2)
-            or state.feed.activity.num_events != state.feed._num_events
+            or state.feed.activity.num_events != state.feed._framed_events
         ):
             await asyncio.sleep(0.05)
         number, seen = state.feed.state.number, len(reader.frames)
@@ -353,6 +353,50 @@ def test_looks_come_less_often_when_they_are_dear():
         assert feed.interval_s == 0.5
 
     run(ToyEngine(), use)
+
+
+def test_many_who_ask_share_looks():
+    toy = ToyEngine()
+    looks = []
+
+    async def use(state) -> None:
+        inspect = state.engine.inspect
+
+        async def counted(what):
+            looks.append(time.monotonic())
+            return await inspect(what)
+
+        state.engine.inspect = counted
+        state.feed._look_s = 0.0004
+        task = asyncio.create_task(state.engine.generate([1, 2], endless(200)))
+        before = len(looks)
+        answers = [await asyncio.gather(*(state.memory.whole() for _ in range(50))) for _ in range(10)]
+        assert len(looks) - before <= 30
+        assert {a["scheduler"]["num_running"] for a in answers[-1]} == {1}
+        await task
+        await asyncio.gather(*(state.memory.whole() for _ in range(50)))
+        before = len(looks)
+        after = await asyncio.gather(*(state.memory.whole() for _ in range(50)))
+        assert len(looks) == before  # nothing has happened since
+        assert {a["pool"]["used_blocks"] for a in after} == {0}
+
+    toy.model.hook = lambda inputs, logits: time.sleep(0.005)
+    run(toy, use)
+
+
+def test_what_was_computed_and_let_go_between_two_looks_is_found():
+    toy = ToyEngine()
+
+    async def use(state) -> None:
+        await state.feed.look_now()
+        await state.engine.generate(list(range(20)), endless(2))
+        state.feed.state.resolver._last_seen = [None] * 200
+        ids = toy.kv.census().cached
+        blocks = [await state.memory.block(block_id) for block_id in ids]
+        assert sorted(b["position"] for b in blocks) == [0, 8]
+        assert sorted(t for b in blocks for t in b["token_ids"]) == list(range(16))
+
+    run(toy, use)
 
 
 def test_answers_about_requests_and_blocks():

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from octavo.core.request import Request
 from octavo.engine.engine import Engine
-from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block_pool import Block
 from octavo.paging.stats import PagingStats
 from octavo.scheduling.scheduler import SchedulerStats
 
@@ -135,56 +135,16 @@ def _waiting_figures(request: Request) -> RequestFigures:
     return RequestFigures.of(request, "preempted" if request.num_preemptions else "waiting")
 
 
-class BlockFacts(NamedTuple):
-    """What one block knows of itself.
+def named_tokens(block: Block) -> tuple[int, list[int]] | None:
+    """The position of a block's first token, and its tokens; None if it has no name.
 
-    Attributes:
-        position: of its first token, None if it has no name.
-        token_ids: the tokens it is named by, None if it has no name.
+    Any thread may ask: a name never changes, it is only given and taken.
     """
-
-    group: int
-    pins: int
-    position: int | None
-    token_ids: list[int] | None
-
-
-class Examined(NamedTuple):
-    """A look at one block; ``facts`` is None if it is free."""
-
-    blocks: BlockMap
-    facts: BlockFacts | None
-
-
-def look_at_block(engine: Engine, block_id: int, guess: Block | None) -> Examined:
-    """Look between two steps, and at one block id.
-
-    Args:
-        guess: the block that was last seen with this id; what saves looking for it.
-    """
-    pool = engine.scheduler.kv.pool
-    block = guess
-    if block is None or not (block.owners or block.pins or block.node is not None):
-        block = _find(engine, pool, block_id)
-    return Examined(look(engine), None if block is None else _facts(block))
-
-
-def _find(engine: Engine, pool: BlockPool, block_id: int) -> Block | None:
-    kv = engine.scheduler.kv
-    for running in engine.scheduler.running:
-        for table in kv.tables(running.seq_id):
-            for block in table.held():
-                if block_id in block.frames:
-                    return block
-    return next((block for block in pool.cached_blocks() if block_id in block.frames), None)
-
-
-def _facts(block: Block) -> BlockFacts:
     node = block.node
     if node is None:
-        return BlockFacts(block.group, block.pins, None, None)
+        return None
     token_ids = array("I", node.tokens).tolist()
     depth, parent = 0, node.parent
     while parent is not None and parent.parent is not None:
         depth, parent = depth + 1, parent.parent
-    return BlockFacts(block.group, block.pins, depth * len(token_ids), token_ids)
+    return depth * len(token_ids), token_ids

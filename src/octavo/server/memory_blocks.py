@@ -101,9 +101,16 @@ class BlockResolver:
         self._known: dict[tuple[int, int], _Known] = {}
         self._last_seen: list[Block | None] = [None] * num_blocks
 
-    def last_seen(self, block_id: int) -> Block | None:
-        """The block that was last seen in a table with this id; it may be gone."""
-        return self._last_seen[block_id]
+    def named(self, block_id: int) -> Block | None:
+        """The block with this id and a name, if it was ever seen."""
+        block = self._last_seen[block_id]
+        return None if block is None or block.node is None else block  # one that is gone has none
+
+    def see(self, blocks: list[Block]) -> None:
+        """Remember blocks that are in no table."""
+        for block in blocks:
+            for block_id in block.frames:
+                self._last_seen[block_id] = block
 
     def arrange(self, blocks: BlockMap) -> Arrangement:
         """Resolve one look."""

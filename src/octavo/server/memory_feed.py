@@ -92,8 +92,8 @@ class FeedState:
         self._since: dict[int, str] = {}
         self._totals: deque[tuple[float, int, int]] = deque()
 
-    def update(self, seen: TimedLook, unix_s: float) -> None:
-        """Take in a look.
+    def update(self, seen: TimedLook, unix_s: float) -> Arrangement:
+        """Make a frame of a look; returns what was seen.
 
         Args:
             unix_s: when it was, as ``time.time`` says.
@@ -113,11 +113,12 @@ class FeedState:
             self.history = History(
                 self._rows, unix_s, self.frame, past_s=self._past_s, max_bytes=self._max_past_bytes
             )
-            return
+            return found
         rows = self._rows.take(ids)
         self.frame = change_frame(self._timed(before_s), ids, rows)
         self._since[self.number - 1] = self.frame
         self.history.add(Change(unix_s, ids, rows), self.frame)
+        return found
 
     def frame_since(self, number: int) -> str:
         """What somebody who has frame ``number`` has to be told to know what is known now."""
@@ -203,7 +204,10 @@ class MemoryFeed:
         self._joined = asyncio.Event()  # somebody began to watch
         self._wanted: dict[object, float] = {}  # intervals of those who watch
         self._look_s = self._build_s = 0.0
-        self._num_events = -1
+        self._framed_events = self._looked_events = -1  # of the activity, before the last frame and look
+        self._found: Arrangement | None = None
+        self._looked_at_s = 0.0
+        self._looking = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to look; in the event loop, after the engine was started."""
@@ -259,12 +263,22 @@ class MemoryFeed:
             del self._wanted[me]
 
     async def arrangement(self) -> Arrangement:
-        """A look of its own, for one answer; no frame comes of it.
+        """What is now, for one answer.
+
+        Many who ask at once share a look, and answers together take no more of the engine's time than frames.
 
         Raises:
             EngineDraining: the engine's thread does not run.
         """
-        return self.state.resolver.arrange(await self._engine.inspect(look))
+        asked_s = time.monotonic()
+        async with self._looking:
+            found = self._found
+            is_fresh = self.activity.num_events == self._looked_events or self._looked_at_s >= asked_s
+            if found is None or not is_fresh:
+                await asyncio.sleep(self._looked_at_s + self._look_s / MAX_LOOK_SHARE - time.monotonic())
+                seen = await self._look()
+                self._found = found = self.state.resolver.arrange(seen.blocks)
+            return found
 
     async def look_now(self) -> None:
         """Take a look and make a frame of it.
@@ -272,16 +286,22 @@ class MemoryFeed:
         Raises:
             EngineDraining: the engine's thread does not run.
         """
-        num_events = self.activity.num_events
-        seen = await self._engine.inspect(timed_look)
-        began_s = time.perf_counter()
-        self._num_events = num_events
-        self._look_s = seen.taken_s if not self._look_s else _smoothed(self._look_s, seen.taken_s)
-        self.state.cost = self._look_s / self.interval_s
-        self.state.update(seen, time.time() - (time.monotonic() - seen.at_s))
-        self._build_s = _smoothed(self._build_s, time.perf_counter() - began_s)
+        async with self._looking:
+            seen = await self._look()
+            began_s = time.perf_counter()
+            self.state.cost = self._look_s / self.interval_s
+            self._framed_events = self._looked_events
+            self._found = self.state.update(seen, time.time() - (time.monotonic() - seen.at_s))
+            self._build_s = _smoothed(self._build_s, time.perf_counter() - began_s)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    async def _look(self) -> TimedLook:
+        num_events = self.activity.num_events  # read first: what comes meanwhile may not be in it
+        seen = await self._engine.inspect(timed_look)
+        self._looked_events, self._looked_at_s = num_events, seen.at_s
+        self._look_s = _smoothed(self._look_s, seen.taken_s) if self._look_s else seen.taken_s
+        return seen
 
     async def _next_change(self, timeout_s: float) -> bool:
         try:
@@ -292,7 +312,7 @@ class MemoryFeed:
 
     async def _run(self) -> None:
         while True:
-            if self.activity.num_events != self._num_events or not self.state.is_settled:
+            if self.activity.num_events != self._framed_events or not self.state.is_settled:
                 try:
                     await self.look_now()
                 except EngineDraining:

@@ -2,16 +2,17 @@
 
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from octavo.engine.async_engine import AsyncEngine
-from octavo.engine.block_map import BlockFacts, Examined, look_at_block
+from octavo.engine.block_map import named_tokens
 from octavo.engine.llm import LLM
+from octavo.paging.block_pool import Block
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.groups import GroupSpec
-from octavo.server.memory_blocks import STATE_NAMES, Arrangement
+from octavo.server.memory_blocks import CACHED, STATE_NAMES, Arrangement
 from octavo.server.memory_entries import MAX_REQUESTS
 from octavo.server.memory_feed import MemoryFeed
 from octavo.server.registry import RequestRegistry
@@ -199,66 +200,72 @@ class MemoryReporter:
 
     async def block(self, block_id: int) -> dict[str, Any]:
         """One block of the pool, by an id from 1 to ``num_blocks``."""
-        resolver = self._feed.state.resolver
-        guess = resolver.last_seen(block_id)
-        examined: Examined = await self._engine.inspect(lambda engine: look_at_block(engine, block_id, guess))
-        found = resolver.arrange(examined.blocks)
-        facts = examined.facts
-        state = STATE_NAMES[found.rows.states[block_id]]
-        owners = [
-            (index, place) for index in range(len(found.held)) for place in _places(found, index, block_id)
-        ]
-        group, position, tokens = self._contents(found, block_id, owners, facts)
-        size = None if group is None else self._facts.groups[group].block_size
+        found = await self._feed.arrangement()
+        code = int(found.rows.states[block_id])
+        places = [place for index in range(len(found.held)) for place in _places(found, index, block_id)]
+        block: Block | None = None
+        position: int | None = None
+        tokens: list[int] = []
+        if places:
+            block, position, tokens = self._held(found, places[0])
+        elif code == CACHED:
+            block = await self._cached(block_id)
+            if block is not None and (contents := named_tokens(block)) is not None:
+                position, tokens = contents
         changed_at = float(self._feed.state.changed_at[block_id])
         shown = tokens if self._shows_tokens else None
         return {
             "block_id": block_id,
-            "state": state,
-            "owners": [found.blocks.holders[index].figures.request_id for index, _ in owners],
-            "ref_count": len(owners),
-            "pins": 0 if facts is None else facts.pins,
-            "group": group,
+            "state": STATE_NAMES[code],
+            "owners": [found.blocks.holders[place.holder].figures.request_id for place in places],
+            "ref_count": len(places),
+            "pins": 0 if block is None else block.pins,
+            "group": None if block is None else block.group,
             "num_tokens": len(tokens),
-            "block_size": size,
+            "block_size": None if block is None else self._facts.groups[block.group].block_size,
             "position": position,
             "age_s": round(max(0.0, time.time() - changed_at), 3) if changed_at else None,
             "token_ids": shown,
             "text": None if shown is None else self._text(shown),
         }
 
-    def _contents(
-        self,
-        found: Arrangement,
-        block_id: int,
-        owners: list[tuple[int, "tuple[int, int]"]],
-        facts: BlockFacts | None,
-    ) -> tuple[int | None, int | None, list[int]]:
-        """Group, position of the first token, and the tokens whose KV is there."""
-        if not owners:
-            if facts is None:
-                return None, None, []
-            return facts.group, facts.position, facts.token_ids or []
-        index, (group, logical) = owners[0]
-        holder = found.blocks.holders[index]
-        size = self._facts.groups[group].block_size
-        position = logical * size
+    def _held(self, found: Arrangement, place: "_Place") -> tuple[Block, int, list[int]]:
+        """A block in a table, the position of its first token, and the tokens whose KV is there."""
+        holder = found.blocks.holders[place.holder]
+        view = holder.tables[place.group]
+        size = self._facts.groups[place.group].block_size
+        position = place.logical * size
         # It may have grown since, but what was computed then is still there.
         stop = min(position + size, holder.figures.num_computed)
-        return group, position, holder.request.token_ids[position:stop]
+        return view.blocks[place.logical - view.first], position, holder.request.token_ids[position:stop]
+
+    async def _cached(self, block_id: int) -> Block | None:
+        """A block that nobody holds; None if it has just been evicted."""
+        resolver = self._feed.state.resolver
+        if (block := resolver.named(block_id)) is None:  # it came and went between two looks
+            resolver.see(await self._engine.inspect(lambda engine: engine.scheduler.kv.pool.cached_blocks()))
+            block = resolver.named(block_id)
+        return block
 
     def _text(self, token_ids: list[int]) -> str:
         return self._engine.llm.tokenizer.decode(token_ids, skip_special=False, continuation=True)
 
 
-def _places(found: Arrangement, index: int, block_id: int) -> list[tuple[int, int]]:
-    """Where a holder has a block: its group, and the logical index in the group's tables."""
+class _Place(NamedTuple):
+    """Where a block is in a table: of which holder and group, and its logical index."""
+
+    holder: int
+    group: int
+    logical: int
+
+
+def _places(found: Arrangement, index: int, block_id: int) -> list[_Place]:
     places = []
     holder, held = found.blocks.holders[index], found.held[index]
     for group, (view, ids) in enumerate(zip(holder.tables, held.tables, strict=True)):
         for at in np.flatnonzero(ids == block_id).tolist():
-            columns = len(ids) // len(view.blocks)
-            places.append((group, view.first + at // columns))
+            num_tables = len(ids) // len(view.blocks)
+            places.append(_Place(index, group, view.first + at // num_tables))
     return places
 
 
