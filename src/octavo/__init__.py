@@ -3,7 +3,7 @@
 The names here are imported when they are first used, so that ``octavo.paging`` alone costs next to nothing.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
+    from importlib import metadata  # takes as long as some commands do
+
     try:
         return metadata.version("octavo")
     except metadata.PackageNotFoundError:  # run from a source tree

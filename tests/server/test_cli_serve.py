@@ -129,7 +129,9 @@ def test_a_model_is_called_by_what_it_is(run, served, options, tmp_path, smollm2
     link.symlink_to(smollm2_path)
     for given in (str(smollm2_path), str(link)):
         assert run("serve", *options, "--model", given)[0] == 0
-    assert [call["settings"].model_name for call in served] == [smollm2_path.stem, link.stem]
+    assert run("serve", str(link), *options)[0] == 0
+    link_name = link.stem
+    assert [call["settings"].model_name for call in served] == [smollm2_path.stem, link_name, link_name]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,21 @@ from typing import Annotated
 import typer
 
 from octavo.cli import options
-from octavo.cli.completion import one_of
+from octavo.cli.completion import complete_model, one_of
 from octavo.core.errors import InvalidConfig
 from octavo.server.settings import ReasoningParserName, ServerSettings, ToolParserName
 
 
 def serve(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="The same as --model.",
+            show_default=False,
+            autocompletion=complete_model,
+        ),
+    ] = None,
     model: options.Model = options.DEFAULT_MODEL,
     *,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine.")] = (
@@ -103,6 +112,7 @@ def serve(
 
     SIGTERM or Ctrl-C finishes what runs and ends; a second one ends at once.
     """
+    model = name or model
     settings = ServerSettings(
         host=host,
         port=port,
