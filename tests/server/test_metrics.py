@@ -176,7 +176,7 @@ def test_any_requests_add_up(seed):
         elif kind < 0.3:
             params |= {"n": 2, "use_beam_search": True}
         elif kind < 0.5:
-            params |= {"stop": ["a", "e", "1"], "temperature": 1.0}
+            params |= {"stop": ["a", "e", "1"], "temperature": 1.0, "seed": int(rng.integers(100))}
         elif kind < 0.6:
             prompt = prompt[:5] * 6
         client.submit(prompt, **params)
@@ -189,6 +189,8 @@ def test_any_requests_add_up(seed):
         assert sum(v for n, v in values.items() if n.startswith("kv_blocks{")) == 79
         running = values["num_requests_running"]
         assert running == len(toy.scheduler.running)
+    client.submit(prompt, max_tokens=40)
+    toy.engine.abort(client.generations[-1])
     toy.run()
     values = scrape(metrics)
     client.check(values)

@@ -76,6 +76,10 @@ def serve(
     metrics_prefix: Annotated[
         str, typer.Option(help='Begins the names of metrics; "vllm" suits dashboards made for it.')
     ] = "octavo",
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(help="URL of an OpenTelemetry collector for traces, e.g. http://127.0.0.1:4318."),
+    ] = None,
     block_size: options.BlockSize = "16",
     kv_memory: options.KVMemory = None,
     kv_dtype: options.KVDtype = "auto",
@@ -114,6 +118,7 @@ def serve(
         tool_parser=tool_parser,  # type: ignore[arg-type]  # checked by ServerSettings
         reasoning_parser=reasoning_parser,  # type: ignore[arg-type]
         metrics_prefix=metrics_prefix,
+        otlp_endpoint=otlp_endpoint,
     )
     _log_to_stderr()
     from octavo.cli import starting

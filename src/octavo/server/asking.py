@@ -11,11 +11,11 @@ from octavo.core.structured import StructuredOutput
 from octavo.engine.llm import LLM
 from octavo.server.parsing.choosing import ParserChoice, choose_parsers, make_parser
 from octavo.server.parsing.events import OutputParser
-from octavo.server.parsing.reasoning import ends_inside
+from octavo.server.parsing.reasoning import CLOSES, ends_inside
 from octavo.server.parsing.templates import knows_tools, mentions
 from octavo.server.parsing.tool_grammar import Thoughts, check_tool_schemas, tool_grammar
 from octavo.server.parsing.tool_messages import messages_for_template
-from octavo.server.parsing.tools import Tool, ToolChoice, check_tool_choice, check_tools
+from octavo.server.parsing.tools import Tool, check_tool_choice, check_tools
 from octavo.server.schema.chat import ChatCompletionRequest
 from octavo.server.settings import ServerSettings
 
@@ -68,9 +68,9 @@ class ChatFormat:
             variables=self._variables(body),
             add_generation_prompt=body.add_generation_prompt,
         )
-        begins_inside = self.parsers.thinks and ends_inside(text)
+        thoughts = self._thoughts(text)
         others: dict[str, Any] = {}
-        grammar = self._grammar(tools, choice, parallel=parallel, begins_inside=begins_inside)
+        grammar = tool_grammar(tools, choice, self.parsers.tools, parallel=parallel, thoughts=thoughts)
         if grammar is not None:
             if body.response_format is not None and body.response_format.type != "text":
                 raise InvalidRequest(
@@ -85,7 +85,7 @@ class ChatFormat:
             await asyncio.to_thread(self._check_grammar, grammar, tools)
 
         def parser() -> OutputParser:
-            return make_parser(self.parsers, tool_names=choice.names, begins_inside=begins_inside)
+            return make_parser(self.parsers, tool_names=choice.names, begins_inside=thoughts == "inside")
 
         return ChatPrompt(self._llm.tokenizer.encode(text), params, parser)
 
@@ -160,13 +160,13 @@ class ChatFormat:
             variables.setdefault("verbosity", body.verbosity)
         return variables
 
-    def _grammar(
-        self, tools: tuple[Tool, ...], choice: ToolChoice, *, parallel: bool, begins_inside: bool
-    ) -> StructuredOutput | None:
-        thoughts: Thoughts = "none"
-        if self.parsers.thinks:
-            thoughts = "inside" if begins_inside else "may"
-        return tool_grammar(tools, choice, self.parsers.tools, parallel=parallel, thoughts=thoughts)
+    def _thoughts(self, prompt: str) -> Thoughts:
+        """Whether an output may begin with thoughts."""
+        if not self.parsers.thinks or prompt.rstrip().endswith(
+            CLOSES
+        ):  # the template had none, for the model
+            return "none"
+        return "inside" if ends_inside(prompt) else "may"
 
     def _check_grammar(self, grammar: StructuredOutput, tools: tuple[Tool, ...]) -> None:
         try:
