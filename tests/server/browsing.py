@@ -20,6 +20,24 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 DESKTOP = {"width": 1440, "height": 900}
 PHONE = {"width": 360, "height": 740}
+DONE = ".answer[aria-busy=false]"
+
+PIXELS = """() => {
+  const canvas = document.getElementById("grid");
+  const swatches = [...document.querySelectorAll("#legend .swatch")];
+  const colours = swatches.map(s => getComputedStyle(s).backgroundColor.match(/\\d+/g).slice(0, 3).join());
+  const total = Number(canvas.getAttribute("aria-label").match(/[\\d,]+/)[0].replace(",", ""));
+  const {data, width, height} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  for (let cell = 1; cell < 200; cell += 1) {  // the size that gives this many rows
+    const columns = width / cell;
+    if (width % cell || height !== Math.ceil(total / columns) * cell) continue;
+    return Array.from({length: total}, (_, i) => {
+      const x = (i % columns) * cell + (cell >> 2), y = Math.floor(i / columns) * cell + (cell >> 2);
+      const at = 4 * (y * width + x);
+      return colours.indexOf(data.slice(at, at + 3).join());
+    });
+  }
+}"""
 
 
 def launch_chromium(playwright: Playwright) -> Browser:
@@ -120,3 +138,16 @@ def served(app: FastAPI) -> Iterator[str]:
     finally:
         server.should_exit = server.force_exit = True
         thread.join(30)
+
+
+def ask(page: Page, text: str) -> None:
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+
+
+def slide(page: Page, value: str) -> None:
+    page.evaluate(
+        f"{{const slider = document.getElementById('moment'); slider.value = {value};"
+        "slider.dispatchEvent(new Event('input'))}"
+    )
+    page.wait_for_selector("#memory[data-moment=past]")

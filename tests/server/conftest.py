@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
+from browsing import launch_chromium
+from playwright.sync_api import Browser, sync_playwright
 from real_server import Launch, Server
 
 
@@ -40,3 +42,12 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with server.http() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium. Not longer than a module: other tests have event loops of their own."""
+    with sync_playwright() as playwright:
+        browser = launch_chromium(playwright)
+        yield browser
+        browser.close()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from real_server import Server
 
-from conftest import Server
 from octavo.server.routes import page
 from octavo.server.routes.page import WEB_FILES, read_web_files
 
