@@ -21,8 +21,8 @@ from octavo.paging.groups import GroupSpec
 from octavo.scheduling.recording import SchedulerSettings
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.step import StepResult
-from octavo.server.memory_activity import Activity
-from octavo.server.memory_feed import MAX_BUILD_SHARE, MAX_LOOK_SHARE, USUAL_INTERVAL_S, FeedState, timed_look
+from octavo.server.memory.activity import Activity
+from octavo.server.memory.feed import MAX_BUILD_SHARE, MAX_LOOK_SHARE, USUAL_INTERVAL_S, FeedState, timed_look
 from octavo.server.registry import RequestRegistry
 
 BLOCK_SIZE = 16

@@ -8,8 +8,8 @@ import numpy as np
 from toy import ToyEngine, toy_text
 
 from octavo.engine.generation import Generation
-from octavo.server.memory_blocks import BlockResolver, BlockRows
-from octavo.server.memory_report import PoolFacts
+from octavo.server.memory.blocks import BlockResolver, BlockRows
+from octavo.server.memory.report import PoolFacts
 
 
 class ToyText:

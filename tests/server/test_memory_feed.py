@@ -19,14 +19,14 @@ from octavo.core.sampling import SamplingParams
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.block_map import look
 from octavo.paging.groups import GroupSpec
-from octavo.server.memory_activity import MAX_STEPS_TOLD, Activity, StepRecord, merged
-from octavo.server.memory_blocks import BlockRows
-from octavo.server.memory_feed import FeedState, MemoryFeed, timed_look
-from octavo.server.memory_history import Change, History
-from octavo.server.memory_report import MemoryReporter, PoolFacts
-from octavo.server.observers import Observers
+from octavo.server.memory.activity import MAX_STEPS_TOLD, Activity, StepRecord, merged
+from octavo.server.memory.blocks import BlockRows
+from octavo.server.memory.feed import FeedState, MemoryFeed, timed_look
+from octavo.server.memory.history import Change, History
+from octavo.server.memory.report import MemoryReporter, PoolFacts
 from octavo.server.registry import RequestRegistry, ServedRequest
 from octavo.server.routes.memory import router
+from octavo.server.telemetry.observers import Observers
 
 GROUPS = {
     "one group": [GroupSpec(8)],
@@ -309,7 +309,7 @@ def test_live_frames_while_requests_run():
 
 
 def test_nothing_is_looked_at_while_nothing_happens(monkeypatch):
-    monkeypatch.setattr("octavo.server.memory_feed.HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("octavo.server.memory.feed.HEARTBEAT_S", 0.2)
     toy = ToyEngine()
 
     async def use(state) -> None:

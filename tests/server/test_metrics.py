@@ -22,10 +22,10 @@ import octavo
 from octavo import LLM, SamplingParams
 from octavo.core.errors import EngineFailed
 from octavo.engine.async_engine import AsyncEngine
-from octavo.server.metrics import CacheFacts, Metrics
-from octavo.server.metrics_families import FAMILIES, Histogram, token_counts
-from octavo.server.observers import Observers
 from octavo.server.routes.metrics import router
+from octavo.server.telemetry.families import FAMILIES, Histogram, token_counts
+from octavo.server.telemetry.metrics import CacheFacts, Metrics
+from octavo.server.telemetry.observers import Observers
 
 DOCS = Path(octavo.__file__).parents[2] / "docs"
 ENDLESS = {"ignore_eos": True}

@@ -12,9 +12,9 @@ from toy import ToyEngine
 
 from octavo.core.errors import InvalidConfig
 from octavo.core.sampling import SamplingParams
-from octavo.server.observers import Observers
 from octavo.server.settings import ServerSettings
-from octavo.server.tracing import Tracing
+from octavo.server.telemetry.observers import Observers
+from octavo.server.telemetry.tracing import Tracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -10,18 +10,18 @@ from starlette.middleware.cors import CORSMiddleware
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
-from octavo.server.asking import ChatFormat
+from octavo.server.answering.chat_format import ChatFormat
 from octavo.server.errors import install_error_handlers
-from octavo.server.memory_feed import MemoryFeed
-from octavo.server.memory_report import MemoryReporter, PoolFacts
-from octavo.server.metrics import Metrics
+from octavo.server.memory.feed import MemoryFeed
+from octavo.server.memory.report import MemoryReporter, PoolFacts
 from octavo.server.middleware import Gate
-from octavo.server.observers import Observers
 from octavo.server.registry import RequestRegistry
 from octavo.server.routes import chat, completions, health, memory, metrics, models, page
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
-from octavo.server.tracing import Tracing
+from octavo.server.telemetry.metrics import Metrics
+from octavo.server.telemetry.observers import Observers
+from octavo.server.telemetry.tracing import Tracing
 
 
 def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:

@@ -9,13 +9,13 @@ from fastapi import Request
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
-from octavo.server.asking import ChatFormat
-from octavo.server.memory_feed import MemoryFeed
-from octavo.server.memory_report import MemoryReporter
-from octavo.server.metrics import Metrics
+from octavo.server.answering.chat_format import ChatFormat
+from octavo.server.memory.feed import MemoryFeed
+from octavo.server.memory.report import MemoryReporter
 from octavo.server.registry import RequestRegistry
 from octavo.server.settings import ServerSettings
-from octavo.server.tracing import Tracing
+from octavo.server.telemetry.metrics import Metrics
+from octavo.server.telemetry.tracing import Tracing
 
 
 @dataclass(slots=True)

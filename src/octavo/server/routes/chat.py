@@ -9,10 +9,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.core.request import RequestOutput, TokenLogprobs
-from octavo.server.asking import ChatPrompt
+from octavo.server.answering.chat_format import ChatPrompt
+from octavo.server.answering.generating import Caller, ClientLeft, Running, check_model, unless_left
+from octavo.server.answering.logprobs import chat_logprobs, entries_of, prompt_logprobs
+from octavo.server.answering.streaming import EventStream
+from octavo.server.answering.usage import usage
 from octavo.server.errors import json_response
-from octavo.server.generating import Caller, ClientLeft, Running, check_model, unless_left
-from octavo.server.logprobs import chat_logprobs, entries_of, prompt_logprobs
 from octavo.server.parsing.events import (
     ContentDelta,
     Event,
@@ -25,8 +27,6 @@ from octavo.server.parsing.events import (
 )
 from octavo.server.schema.chat import ChatCompletionRequest
 from octavo.server.state import ServerState, state_of
-from octavo.server.streaming import EventStream
-from octavo.server.usage import usage
 
 router = APIRouter()
 

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.core.request import RequestOutput, TokenLogprobs
-from octavo.server.errors import json_response
-from octavo.server.generating import (
+from octavo.server.answering.generating import (
     Caller,
     ClientLeft,
     Running,
@@ -18,11 +17,12 @@ from octavo.server.generating import (
     check_num_prompts,
     unless_left,
 )
-from octavo.server.logprobs import CompletionLogprobs, entries_of, prompt_logprobs
+from octavo.server.answering.logprobs import CompletionLogprobs, entries_of, prompt_logprobs
+from octavo.server.answering.streaming import EventStream
+from octavo.server.answering.usage import usage
+from octavo.server.errors import json_response
 from octavo.server.schema.completions import CompletionRequest
 from octavo.server.state import ServerState, state_of
-from octavo.server.streaming import EventStream
-from octavo.server.usage import usage
 
 router = APIRouter()
 

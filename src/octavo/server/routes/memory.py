@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import StreamingResponse
 
-from octavo.server.memory_feed import MAX_INTERVAL_S, MIN_INTERVAL_S, USUAL_INTERVAL_S
+from octavo.server.memory.feed import MAX_INTERVAL_S, MIN_INTERVAL_S, USUAL_INTERVAL_S
 from octavo.server.state import state_of
 
 router = APIRouter(prefix="/v1/memory", tags=["memory"])

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.core.errors import InvalidRequest
+from octavo.server.answering.generating import check_model
 from octavo.server.errors import json_response
-from octavo.server.generating import check_model
 from octavo.server.parsing.tools import check_tools
 from octavo.server.schema.tokens import DetokenizeRequest, TokenizeRequest
 from octavo.server.state import ServerState, state_of

@@ -3,8 +3,8 @@
 from typing import Any
 
 from octavo.engine.block_map import RequestFigures
-from octavo.server.memory_activity import Activity
-from octavo.server.memory_blocks import Arrangement
+from octavo.server.memory.activity import Activity
+from octavo.server.memory.blocks import Arrangement
 from octavo.server.registry import RequestRegistry, ServedRequest
 
 MAX_REQUESTS = 256  # in one frame or answer

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from octavo.server.memory_blocks import BlockRows, Ids
+from octavo.server.memory.blocks import BlockRows, Ids
 
 
 class FrameHead(NamedTuple):

@@ -15,7 +15,7 @@ from octavo.core.request import Request
 from octavo.engine.beam_generation import BeamGeneration
 from octavo.engine.generation import Generation
 from octavo.engine.observing import StepReport
-from octavo.server.metrics_families import (
+from octavo.server.telemetry.families import (
     FIRST_TOKENS_S,
     NUM_CHOICES,
     REASONS,

@@ -22,11 +22,11 @@ import numpy as np
 from octavo.engine.async_engine import AsyncEngine, EngineDraining
 from octavo.engine.block_map import BlockMap, look
 from octavo.engine.engine import Engine
-from octavo.server.memory_activity import Activity
-from octavo.server.memory_blocks import Arrangement, BlockResolver, BlockRows
-from octavo.server.memory_entries import RequestEntries, frame_stats
-from octavo.server.memory_frames import FrameHead, change_frame, full_frame, heartbeat
-from octavo.server.memory_history import MAX_BYTES, PAST_S, Change, History
+from octavo.server.memory.activity import Activity
+from octavo.server.memory.blocks import Arrangement, BlockResolver, BlockRows
+from octavo.server.memory.entries import RequestEntries, frame_stats
+from octavo.server.memory.frames import FrameHead, change_frame, full_frame, heartbeat
+from octavo.server.memory.history import MAX_BYTES, PAST_S, Change, History
 from octavo.server.registry import RequestRegistry
 
 USUAL_INTERVAL_S: Final = 0.5

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from octavo.engine.llm import LLM
 from octavo.scheduling.scheduler import Scheduler
-from octavo.server.metrics_counting import EngineCounts
-from octavo.server.metrics_families import FAMILIES, REJECTIONS, REQUESTS_S, Family, Histogram
+from octavo.server.telemetry.counting import EngineCounts
+from octavo.server.telemetry.families import FAMILIES, REJECTIONS, REQUESTS_S, Family, Histogram
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _OUTPUTS: Final = ("/v1/chat/completions", "/v1/completions")

@@ -8,8 +8,8 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from octavo.server.answering.generating import until_left
 from octavo.server.errors import as_api_error, json_bytes
-from octavo.server.generating import until_left
 
 DONE: Final = b"data: [DONE]\n\n"
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -12,9 +12,9 @@ from octavo.engine.llm import LLM
 from octavo.paging.block_pool import Block
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.groups import GroupSpec
-from octavo.server.memory_blocks import CACHED, STATE_NAMES, Arrangement
-from octavo.server.memory_entries import MAX_REQUESTS
-from octavo.server.memory_feed import MemoryFeed
+from octavo.server.memory.blocks import CACHED, STATE_NAMES, Arrangement
+from octavo.server.memory.entries import MAX_REQUESTS
+from octavo.server.memory.feed import MemoryFeed
 from octavo.server.registry import RequestRegistry
 
 

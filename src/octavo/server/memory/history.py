@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from octavo.server.memory_blocks import BlockRows, Ids
-from octavo.server.memory_frames import as_full
+from octavo.server.memory.blocks import BlockRows, Ids
+from octavo.server.memory.frames import as_full
 
 PAST_S: Final = 300.0
 MAX_BYTES: Final = 32 << 20
