@@ -1,1 +1,1 @@
-"""The live view of the KV pool: looks at the engine, frames of what changed, answers about blocks and requests."""
+"""The live view of the KV pool: looks at the engine, frames of what changed, answers to questions."""
