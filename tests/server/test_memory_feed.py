@@ -368,19 +368,21 @@ def test_many_who_ask_share_looks():
 
         state.engine.inspect = counted
         state.feed._look_s = 0.0004
-        task = asyncio.create_task(state.engine.generate([1, 2], endless(200)))
+        stream = await state.engine.stream([1, 2], endless(250))
         before = len(looks)
-        answers = [await asyncio.gather(*(state.memory.whole() for _ in range(50))) for _ in range(10)]
+        answers = [await asyncio.gather(*(state.memory.whole() for _ in range(50))) for _ in range(5)]
         assert len(looks) - before <= 30
         assert {a["scheduler"]["num_running"] for a in answers[-1]} == {1}
-        await task
-        await asyncio.gather(*(state.memory.whole() for _ in range(50)))
+        stream.close()
+        while toy.engine.has_work:
+            await asyncio.sleep(0.01)
+        await state.memory.whole()
         before = len(looks)
         after = await asyncio.gather(*(state.memory.whole() for _ in range(50)))
-        assert len(looks) == before  # nothing has happened since
+        assert len(looks) - before <= 2  # nothing has happened since, but for a frame of the rates
         assert {a["pool"]["used_blocks"] for a in after} == {0}
 
-    toy.model.hook = lambda inputs, logits: time.sleep(0.005)
+    toy.model.hook = lambda inputs, logits: time.sleep(0.02)
     run(toy, use)
 
 
@@ -463,11 +465,14 @@ def test_every_block_tells_the_tokens_that_are_in_it(seed):
     toy = ToyEngine(groups=GROUPS["a window"], num_blocks=90, max_num_seqs=6)
 
     async def use(state) -> None:
+        free = await state.memory.block(89)
+        assert (free["state"], free["group"], free["token_ids"]) == ("free", None, [])
         tasks = [
             asyncio.create_task(state.engine.generate(p, endless(30))) for p in random_prompts(10, seed=seed)
         ]
         kinds = set()
         while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)  # an answer may need no wait
             for block_id in range(1, 90, 7):
                 block = await state.memory.block(block_id)
                 kinds.add(block["state"])
@@ -478,7 +483,7 @@ def test_every_block_tells_the_tokens_that_are_in_it(seed):
                     assert block["token_ids"] == []
                     assert block["group"] is None
         await asyncio.gather(*tasks)
-        assert {"free", "held", "cached"} <= kinds
+        assert {"held", "cached"} <= kinds
         census = toy.kv.census()
         frames = {f: b for b in toy.kv.pool.cached_blocks() for f in b.frames}
         for block_id in census.cached:
