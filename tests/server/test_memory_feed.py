@@ -229,6 +229,26 @@ class TestHistory:
         assert reader.ages.tolist() == [1.0, 0.0, 2.0]
         assert [json.loads(f)["t"] for f in frames[1:]] == [float(t) for t in range(20, 31)]
 
+    @pytest.mark.parametrize("after", [0.0, 4.0, 9.5, 20.0, 99.0])
+    def test_less_of_the_past_is_the_end_of_it(self, after):
+        history = self.history()
+        whole, part = FeedReader(), FeedReader()
+        for t in range(1, 31):
+            self.add(history, float(t), 1 + t % 3, t % 4)
+        for reader, frames in ((whole, history.frames()), (part, history.frames(after))):
+            states = {}
+            for text in frames:
+                frame = json.loads(text)
+                if not frame["full"]:  # the frames of this test say nothing of blocks
+                    block_id, state = 1 + int(frame["t"]) % 3, int(frame["t"]) % 4
+                    reader.rows.put(np.array([block_id]), self.rows(state))
+                else:
+                    reader.apply(text)
+                states[frame["t"]] = reader.rows.states.tolist()
+            reader.seen = states
+        assert part.seen == {t: s for t, s in whole.seen.items() if t in part.seen}
+        assert len(part.seen) == 1 + sum(t >= after for t in range(1, 31))
+
     def test_bytes_are_bounded(self):
         history = self.history(max_bytes=5000)
         for t in range(1, 200):
@@ -351,6 +371,20 @@ def test_looks_come_less_often_when_they_are_dear():
         assert feed.interval_s == 0.1
         await stream.aclose()
         assert feed.interval_s == 0.5
+
+    run(ToyEngine(), use)
+
+
+def test_a_feed_can_be_started_again():
+    async def use(state) -> None:
+        await state.feed.stop()
+        assert [frame async for frame in state.feed.frames(0.1)] == []  # nothing was seen yet
+        state.feed.start()
+        await state.engine.generate([1, 2, 3], endless(5))
+        stream = state.feed.frames(0.1)
+        assert json.loads(await anext(stream))["full"]
+        await state.feed.stop()
+        assert all(not json.loads(frame)["full"] for frame in [f async for f in stream])
 
     run(ToyEngine(), use)
 
@@ -532,8 +566,8 @@ def test_the_routes():
                 answer = await client.get(f"/v1/memory/blocks/{block_id}")
                 assert answer.status_code == status
                 assert "1 to 99" in answer.json()["detail"]
-            for interval in ("0", "nan", "inf", "11", "x"):
-                answer = await client.get(f"/v1/memory/stream?interval={interval}")
+            for query in ("interval=0", "interval=nan", "interval=inf", "interval=11", "past=-1", "past=301"):
+                answer = await client.get(f"/v1/memory/stream?{query}")
                 assert answer.status_code == 422
             reader = FeedReader()
             async with client.stream("GET", "/v1/memory/stream?interval=0.1") as answer:
