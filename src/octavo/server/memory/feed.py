@@ -213,6 +213,7 @@ class MemoryFeed:
         """Begin to look; in the event loop, after the engine was started."""
         if self._task is None:
             self._stopped.clear()
+            self._changed = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="memory feed")
 
     async def stop(self) -> None:
@@ -232,11 +233,14 @@ class MemoryFeed:
         allowed = max(self._look_s / MAX_LOOK_SHARE, self._build_s / MAX_BUILD_SHARE)
         return min(max(wanted, allowed, MIN_INTERVAL_S), 60.0)
 
-    async def frames(self, interval_s: float = USUAL_INTERVAL_S) -> AsyncIterator[str]:
+    async def frames(
+        self, interval_s: float = USUAL_INTERVAL_S, past_s: float = PAST_S
+    ) -> AsyncIterator[str]:
         """The past, then live frames until the feed is stopped.
 
         Args:
-            interval_s: seconds between two frames at least.
+            interval_s: seconds between two live frames at least.
+            past_s: seconds of the past at most; of 0 it is a key frame alone.
         """
         me = object()
         self._wanted[me] = interval_s = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
@@ -247,7 +251,7 @@ class MemoryFeed:
             if self.state.history is None:
                 return
             number = self.state.number
-            for frame in self.state.history.frames():
+            for frame in self.state.history.frames(time.time() - past_s):
                 yield frame
             while not self._stopped.is_set():
                 if self.state.number == number and not await self._next_change(HEARTBEAT_S):
@@ -311,7 +315,7 @@ class MemoryFeed:
         return True
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopped.is_set():  # asked too: wait_for may lose a cancellation
             if self.activity.num_events != self._framed_events or not self.state.is_settled:
                 try:
                     await self.look_now()
@@ -324,7 +328,7 @@ class MemoryFeed:
 
     async def _pause(self, began_s: float) -> None:
         """Wait for the next look, which comes sooner when somebody joins who wants it sooner."""
-        while (left_s := began_s + self.interval_s - time.monotonic()) > 0:
+        while (left_s := began_s + self.interval_s - time.monotonic()) > 0 and not self._stopped.is_set():
             self._joined.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._joined.wait(), left_s)

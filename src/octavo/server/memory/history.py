@@ -1,12 +1,12 @@
 """The last minutes of the memory feed: one key frame and the differences since, in bounded memory."""
 
+import math
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.server.memory.blocks import BlockRows, Ids
 from octavo.server.memory.frames import as_full
@@ -77,16 +77,27 @@ class History:
         ):
             self._absorb(self._kept.popleft())
 
-    def frames(self) -> Iterator[str]:
-        """The key frame, then the differences, as they are now whatever comes later."""
-        ages_s: npt.NDArray[np.float64] = self._t - self._changed_at
-        first = as_full(_unpacked(self._frame), self._rows, ages_s)
-        later = [kept.frame for kept in self._kept]
+    def frames(self, after_t: float = -math.inf) -> Iterator[str]:
+        """A key frame, then the differences, as they are now whatever comes later.
+
+        Args:
+            after_t: Unix seconds; differences before are in the key frame.
+        """
+        rows, changed_at = self._rows.copy(), self._changed_at.copy()
+        t, frame = self._t, self._frame
+        later = []
+        for kept in self._kept:
+            if kept.change.t >= after_t:
+                later.append(kept.frame)
+                continue
+            t, frame = kept.change.t, kept.frame
+            rows.put(kept.change.ids, kept.change.rows)
+            changed_at[kept.change.ids] = t
 
         def frames() -> Iterator[str]:
-            yield first
-            for frame in later:
-                yield _unpacked(frame)
+            yield as_full(_unpacked(frame), rows, t - changed_at)
+            for difference in later:
+                yield _unpacked(difference)
 
         return frames()
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import StreamingResponse
 
 from octavo.server.memory.feed import MAX_INTERVAL_S, MIN_INTERVAL_S, USUAL_INTERVAL_S
+from octavo.server.memory.history import PAST_S
 from octavo.server.state import state_of
 
 router = APIRouter(prefix="/v1/memory", tags=["memory"])
@@ -45,13 +46,15 @@ async def memory_of_block(request: Request, block_id: int) -> dict[str, Any]:
 async def memory_stream(
     request: Request,
     interval: Annotated[float, Query(ge=MIN_INTERVAL_S, le=MAX_INTERVAL_S)] = USUAL_INTERVAL_S,
+    past: Annotated[float, Query(ge=0, le=PAST_S)] = PAST_S,
 ) -> StreamingResponse:
     """Frames as server-sent events: those of the last minutes, then what changes, until the client leaves.
 
-    ``interval`` is the time between two frames in seconds, at least.
+    ``interval`` is the time between two live frames in seconds, at least; ``past`` how many seconds of the
+    past are wanted, at most.
     """
     return StreamingResponse(
-        _events(state_of(request).feed.frames(interval)),
+        _events(state_of(request).feed.frames(interval, past)),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
