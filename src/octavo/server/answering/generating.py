@@ -112,6 +112,10 @@ class Running:
         """Over all prompts."""
         return sum(stream.generation.request.prompt_len for stream in self._streams)
 
+    def num_output_tokens(self) -> int:
+        """Generated for all prompts: what ``best_of`` left out counts, it has been computed."""
+        return sum(stream.generation.num_output_tokens for stream in self._streams)
+
     async def results(self) -> list[RequestOutput]:
         """All outputs, in the order of the prompts.
 

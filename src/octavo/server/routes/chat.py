@@ -89,7 +89,7 @@ class _Answer:
         told = {**self._head, "object": "chat.completion", "choices": choices}
         if self._body.prompt_logprobs is not None:
             told["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
-        return {**told, "usage": self._usage(sum(len(one.token_ids) for one in output.outputs))}
+        return {**told, "usage": self._usage(self.running.num_output_tokens())}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a stream: the role, then pieces, then why it ended."""

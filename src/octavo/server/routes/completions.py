@@ -75,7 +75,6 @@ class _Answer:
     def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         choices: list[dict[str, Any]] = []
-        num_tokens = 0
         for index, output in enumerate(outputs):
             for one in output.outputs:
                 text, token_ids, entries = one.text, one.token_ids, entries_of(one.logprobs)
@@ -87,7 +86,7 @@ class _Answer:
                 if self._body.prompt_logprobs is not None:
                     choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
                 choices.append(choice)
-                num_tokens += len(token_ids)
+        num_tokens = self.running.num_output_tokens() if self._body.generates else 0
         return {**self._head, "choices": choices, "usage": self._usage(num_tokens)}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
