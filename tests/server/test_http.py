@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from typing import Any
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 from real_server import Launch, Server
 
 JSON = {"content-type": "application/json"}
+STORY: dict[str, Any] = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
 
 
 def refused(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -43,7 +45,18 @@ def refused(response: httpx.Response, status: int) -> dict[str, Any]:
         ("/v1/completions", {"prompt": "a", "stop_token_ids": [49152]}, "stop_token_ids", "49151"),
         ("/v1/completions", {"prompt": "a", "logprobs": 21}, "logprobs", "20"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "at least 1"),
-        ("/v1/completions", {"prompt": "a", "priority": 10**9}, "priority", "1000000"),
+        ("/v1/completions", {"prompt": "a", "priority": 1}, "priority", "fcfs"),
+        ("/v1/completions", {"prompt": "a", "length_penalty": 2.0}, "length_penalty", "use_beam_search"),
+        ("/v1/completions", {"prompt": "a", "use_beam_search": True, "top_k": 5}, "top_k", "use_beam_search"),
+        ("/v1/completions", {"prompt": "a", "bad_words": ["a" * 5000]}, "bad_words", "4096"),
+        ("/v1/completions", {"prompt": "a", "bad_words": [[1] * 5000]}, "bad_words", "4096"),
+        ("/v1/completions", {"prompt": "a" * 300_000}, "prompt", "262144"),
+        ("/v1/completions", {"prompt": ["a"] * 10, "n": 64}, "prompt", "640"),
+        ("/v1/completions", {"prompt": "a", "user": "v" * 257}, "user", "256"),
+        ("/v1/completions", {"prompt": "a", "cache_salt": "v" * 257}, "cache_salt", "256"),
+        ("/v1/completions", {"prompt": "a", "stop_token_ids": [1] * 65_537}, "stop_token_ids", "65536"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {"1": 1, "01": 1}}, "logit_bias", "token ids"),
+        ("/v1/completions", {"prompt": "a", **{f"x{i}": 1 for i in range(300)}}, None, "256"),
         ("/v1/completions", {"prompt": "a", "cache_salt": 3}, "cache_salt", "3"),
         ("/v1/completions", {"prompt": "a", "stream_options": {}}, "stream_options", "stream=true"),
         ("/v1/completions", {"prompt": "a", "use_beam_search": True, "n": 33}, "n", "32"),
@@ -60,12 +73,20 @@ def refused(response: httpx.Response, status: int) -> dict[str, Any]:
         ("/v1/chat/completions",
          {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "max_completion_tokens": 4},
          "max_completion_tokens", "3"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 300_000}]},
+         "messages", "262144"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * 4097}, "messages", "4096"),
+        ("/v1/chat/completions",
+         {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"messages": []}},
+         "chat_template_kwargs", "messages"),
         ("/tokenize", {}, "prompt", "either"),
+        ("/tokenize", {"prompt": "a", "tools": []}, "tools", "messages"),
+        ("/tokenize", {"prompt": "a" * 300_000}, "prompt", "262144"),
         ("/detokenize", {"tokens": [-1]}, "tokens", "-1"),
     ],
 )  # fmt: skip
 def test_bad_bodies_are_the_clients_fault(
-    http: httpx.Client, path: str, body: dict[str, Any], param: str, says: str
+    http: httpx.Client, path: str, body: dict[str, Any], param: str | None, says: str
 ):
     error = refused(http.post(path, content=json.dumps(body), headers=JSON), 400)
     assert error["param"] == param
@@ -90,11 +111,16 @@ def test_neutral_values_of_what_is_not_supported_are_fine(http: httpx.Client):
 def test_broken_json_and_other_types(http: httpx.Client):
     path = "/v1/completions"
     assert refused(http.post(path, content="{", headers=JSON), 400)["code"] == "invalid_json"
-    refused(http.post(path, content="[" * 100_000, headers=JSON), 400)
+    deep = refused(http.post(path, content="[" * 100_000, headers=JSON), 400)
+    assert deep["code"] == "invalid_json"
     refused(http.post(path, content='"text"', headers=JSON), 400)
     refused(http.post(path, content=b"\xff\xfe", headers=JSON), 400)
     refused(http.post(path, content="prompt=a", headers={"content-type": "text/plain"}), 415)
     refused(http.post(path, data={"prompt": "a"}), 415)
+    refused(http.post(path, json={"prompt": "a"}, headers={"content-encoding": "gzip"}), 415)
+    refused(http.post(f"{path}/", json={"prompt": "a"}), 404)
+    refused(http.get("/v1/memory/requests/" + "1" * 5000), 404)
+    assert http.head("/health").status_code == http.head("/ready").status_code == 200
     assert refused(http.get("/v1/nothing"), 404)["code"] == "not_found"
     assert refused(http.get(path), 405)["code"] == "method_not_allowed"
 
@@ -152,7 +178,11 @@ def test_keys(launch_server: Launch):
         refused(http.post("/v1/completions", json={"prompt": "a"}), 401)
         for path in ("/health", "/ready", "/version", "/"):
             assert http.get(path).status_code == 200
-        asked = {"origin": "https://page.example", "access-control-request-method": "POST"}
+        asked = {
+            "origin": "https://page.example",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "content-type,authorization,x-stainless-os",
+        }
         allowed = http.options("/v1/completions", headers=asked)
         assert allowed.headers["access-control-allow-origin"] == "https://page.example"
     assert guarded.stop() == 0
@@ -238,3 +268,36 @@ def test_half_a_request_and_silence_do_no_harm(server: Server):
             connection.sendall(sent)
     with server.http() as http:
         assert http.get("/ready").json() == {"status": "ready"}
+
+
+def test_a_name_that_no_utf8_can_hold_harms_nobody(server: Server):
+    body = json.dumps({**STORY, "max_tokens": 4000, "user": "\ud800", "stream": True})
+    with (
+        server.http() as http,
+        http.stream("POST", "/v1/completions", content=body, headers=JSON) as response,
+    ):
+        next(response.iter_lines())
+        end = time.monotonic() + 20
+        while not (found := httpx.get(f"{server.url}/v1/memory").raise_for_status().json()["requests"]):
+            assert time.monotonic() < end  # answers that follow each other share a look
+        assert [request["user"] for request in found] == ["\ud800"]
+
+
+def test_a_schema_that_is_too_much_work_is_the_clients_fault(http: httpx.Client):
+    kinds = [
+        {f"k{j}": {"type": "integer", "minimum": i, "maximum": 10**9 + j} for j in range(10)}
+        for i in range(150)
+    ]
+    schema = {"anyOf": [{"type": "object", "properties": properties} for properties in kinds]}
+    asked = {"messages": [{"role": "user", "content": "Go."}], "structured_outputs": {"json": schema}}
+    error = refused(http.post("/v1/chat/completions", json={**asked, "max_tokens": 20}), 400)
+    assert "grammar" in error["message"]
+
+
+def test_hosts_and_origins_are_as_they_are_written(launch_server: Launch):
+    one = launch_server("--allowed-host", "Proxy.Example:8443")
+    with one.http() as http:
+        for host in ("proxy.example", "PROXY.example:9"):
+            assert http.get("/ready", headers={"host": host}).status_code == 200
+        refused(http.get("/ready", headers={"host": "proxy.example.org"}), 403)
+    one.stop()

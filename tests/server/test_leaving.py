@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import threading
 import time
 from typing import Any
@@ -39,7 +40,7 @@ def test_fifty_clients_that_leave_in_mid_stream(server: Server):
     assert pool["used_blocks"] == 0
     assert pool["free_blocks"] + pool["cached_blocks"] == total
     with server.http() as http:
-        answer = http.post("/v1/completions", json={"prompt": "Two plus two is", "max_tokens": 4}).json()
+        answer = http.post("/v1/completions", json={**LONG, "max_tokens": 4}).json()
     assert answer["usage"]["completion_tokens"] == 4
 
 
@@ -141,3 +142,36 @@ def test_a_second_signal_ends_at_once(launch_server: Launch):
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(20) == 0
     thread.join(30)
+
+
+def test_those_who_leave_with_requests_in_a_row(server: Server):
+    """Pipelined: a second request waits on the same connection when it is lost."""
+    server.wait_until_idle()
+    host, port = server.url.removeprefix("http://").split(":")
+    for stream in (False, True):
+        body = json.dumps({**LONG, "stream": stream}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            while server.memory()["scheduler"]["num_running"] == 0:
+                time.sleep(0.01)
+        assert server.wait_until_idle(within_s=5)["pool"]["used_blocks"] == 0
+
+
+def test_a_stop_in_the_middle_of_a_body(launch_server: Launch):
+    server = launch_server()
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 1000\r\n\r\n{"
+        )
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        got = b""
+        while piece := connection.recv(65536):
+            got += piece
+    assert server.process.wait(30) == 0
+    assert got == b"" or got.startswith(b"HTTP/1.1 503 ")
+    assert "Traceback" not in server.log_text()

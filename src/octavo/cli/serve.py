@@ -54,7 +54,7 @@ def serve(
         list[str] | None,
         typer.Option(help='Origin whose pages may use the API, "*" for all; may be given several times.'),
     ] = None,
-    max_body_size: Annotated[str, typer.Option(help="Of a request, e.g. 16MiB.")] = "16MiB",
+    max_body_size: Annotated[str, typer.Option(help="Of a request, e.g. 16MiB.")] = "4MiB",
     max_prompts: Annotated[int, typer.Option(help="Prompts of one completions request at most.")] = 64,
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Sequences that may wait; more are answered with 429. 0 is no limit.")

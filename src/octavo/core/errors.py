@@ -46,6 +46,18 @@ class InvalidConfig(OctavoError, ValueError):
     """An engine setting that is out of range, contradicts another, or does not fit this machine."""
 
 
+class RequestFailed(OctavoError):
+    """A request that was running could not go on.
+
+    Attributes:
+        reason: what its output has as ``error``.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the request failed: {reason}")
+        self.reason = reason
+
+
 class NotYetSupported(InvalidConfig):
     """A documented option whose implementation has not arrived; refused by name, never ignored."""
 

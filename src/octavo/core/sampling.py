@@ -19,7 +19,8 @@ MAX_LOGIT_BIAS: Final = 100.0
 MAX_LOGPROBS: Final = 20
 MAX_SAMPLES: Final = 64
 
-MAX_BAD_WORDS: Final = 256  # each is looked for before every token
+MAX_BAD_WORDS: Final = 256  # each is looked for before every token,
+MAX_BAD_WORDS_LEN: Final = 4096  # and in every piece: so many characters and token ids in all of them
 MAX_BEAMS: Final = 32
 MAX_LENGTH_PENALTY: Final = 5.0
 
@@ -74,7 +75,7 @@ class SamplingParams:
             may be one.
         bad_words: what must not appear. A text is not completed by any token, however it is spelled, with a
             space before it or inside a longer word; a list of token ids never comes in that order. Both also
-            count when they begin in the prompt.
+            count when they begin in the prompt. At most 4096 characters and ids in all of them together.
         allowed_token_ids: nothing else is chosen; None allows all.
 
         logprobs: give the log-probability of each token, and of so many of the likeliest; None is off. They
@@ -274,6 +275,8 @@ class SamplingParams:
             self._check("bad_words", len(words) <= MAX_BAD_WORDS, f"at most {MAX_BAD_WORDS} of them")
         ok = _is_list(words) and all(_is_bad_word(word) for word in words)
         self._check("bad_words", ok, "a list of texts and lists of token ids, none of them empty")
+        limit = f"at most {MAX_BAD_WORDS_LEN} characters and token ids in all"
+        self._check("bad_words", sum(map(len, words)) <= MAX_BAD_WORDS_LEN, limit)
         return tuple(w if isinstance(w, str) else tuple(int(t) for t in w) for w in words)
 
 
@@ -286,7 +289,7 @@ def _is_token_id(value: Any) -> bool:
 
 
 def _is_decimal(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value) is not None
+    return isinstance(value, str) and re.fullmatch(r"0|[1-9][0-9]{0,17}", value) is not None
 
 
 def _is_list(value: object) -> bool:

@@ -7,13 +7,14 @@ between two steps, and the thread calls back.
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
-from octavo.core.errors import EngineFailed, OctavoError
+from octavo.core.errors import EngineFailed, OctavoError, RequestFailed
 from octavo.core.request import RequestOutput, TokenLogprobs
 from octavo.core.sampling import SamplingParams
 from octavo.engine.engine import Engine
@@ -21,6 +22,8 @@ from octavo.engine.generation import Generation
 from octavo.engine.llm import LLM, Message, Prompt
 
 Found = TypeVar("Found")
+
+_SHORT_LEN: Final = 4096  # characters, or tokens
 
 
 class EngineDraining(OctavoError):
@@ -119,7 +122,7 @@ class AsyncStream:
         finally:
             self.close()
         if (error := self.generation.output().error) is not None:
-            raise OctavoError(f"the request failed: {error}")
+            raise RequestFailed(error)
 
     async def result(self) -> RequestOutput:
         """The whole output, when it is complete; what failed has its ``error``."""
@@ -186,6 +189,7 @@ class AsyncEngine:
         self._engine: Engine = llm.engine
         self._inbox = _Inbox()
         self._waker = _Waker()
+        self._step_began_s: float | None = None
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
         self._idle.set()
@@ -198,6 +202,12 @@ class AsyncEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.shutdown(drain=error is None)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds that the step now running has taken so far; 0 between steps."""
+        began_s = self._step_began_s
+        return 0.0 if began_s is None else time.monotonic() - began_s
 
     @property
     def failure(self) -> BaseException | None:
@@ -227,10 +237,14 @@ class AsyncEngine:
             EngineFailed: a step broke.
         """
         params = sampling_params or SamplingParams()
-        # Tokenizing a long prompt or compiling a grammar takes its time: not in the event loop.
-        generation = await asyncio.to_thread(
-            self.llm.prepare, prompt, params, cache_salt=cache_salt, priority=priority
-        )
+        # Tokenizing a long prompt or compiling a grammar takes its time: not in the event loop. For others
+        # a thread would take more.
+        if len(prompt) <= _SHORT_LEN and params.structured_outputs is None:
+            generation = self.llm.prepare(prompt, params, cache_salt=cache_salt, priority=priority)
+        else:
+            generation = await asyncio.to_thread(
+                self.llm.prepare, prompt, params, cache_salt=cache_salt, priority=priority
+            )
         loop = asyncio.get_running_loop()
         accepted: asyncio.Future[None] = loop.create_future()
 
@@ -359,9 +373,12 @@ class AsyncEngine:
             self._waker.wake()  # those that ended between two steps
             try:
                 if engine.has_work:
+                    self._step_began_s = time.monotonic()
                     engine.step()
             except EngineFailed:
                 pass  # every request was told; those to come will be
+            finally:
+                self._step_began_s = None
             self._waker.wake()
 
     def _take(self, submission: _Submission) -> None:

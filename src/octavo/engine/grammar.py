@@ -47,6 +47,14 @@ _JSON_WHITE_SPACE: Final = r"\x20|\x0A[\x20\x09]{0,32}"
 _MOST_SHOWN: Final = 300
 
 
+_FAILED: Final = "the grammar "  # how the message of every GrammarFailed begins
+
+
+def is_grammar_failure(reason: str) -> bool:
+    """Whether it was its grammar that ended a request: it cannot go on, or is too much work."""
+    return reason.startswith(_FAILED)
+
+
 class GrammarFailed(OctavoError):
     """A sequence's grammar cannot go on; nothing is wrong with any other sequence."""
 
@@ -95,7 +103,7 @@ class GrammarMatcher:
         """
         if not self._try(token_id):
             self._check()
-            raise GrammarFailed(f"the grammar does not go on with token {token_id}")
+            raise GrammarFailed(f"{_FAILED}does not go on with token {token_id}")
         self._num_accepted += 1
 
     def count_acceptable(self, token_ids: Sequence[int]) -> int:
@@ -141,7 +149,7 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._library.is_error():
-            raise GrammarFailed(f"the grammar cannot go on: {_shortened(self._library.get_error())}")
+            raise GrammarFailed(f"{_FAILED}cannot go on: {_shortened(self._library.get_error())}")
 
 
 class _Compilation:
@@ -274,7 +282,7 @@ class GrammarCompiler:
             for library, i in open_:
                 library.unsafe_compute_mask_ptr(out[i].ctypes.data, out.strides[0])
         return {
-            i: f"the grammar cannot go on: {_shortened(library.get_error())}"
+            i: f"{_FAILED}cannot go on: {_shortened(library.get_error())}"
             for library, i in open_
             if library.is_error()
         }

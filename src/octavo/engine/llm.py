@@ -20,7 +20,14 @@ from octavo.core.config import (
     Scheduling,
     Speculative,
 )
-from octavo.core.errors import InvalidConfig, InvalidRequest, NotYetSupported, OctavoError, shown
+from octavo.core.errors import (
+    InvalidConfig,
+    InvalidRequest,
+    NotYetSupported,
+    OctavoError,
+    RequestFailed,
+    shown,
+)
 from octavo.core.request import RequestOutput
 from octavo.core.sampling import SamplingParams
 from octavo.core.units import parse_bytes
@@ -78,7 +85,7 @@ class TextStream(Iterator[str]):
             if finished:
                 if self._generation.request.error is not None and not self._reported:
                     self._reported = True
-                    raise OctavoError(f"the request failed: {self._generation.request.error}")
+                    raise RequestFailed(self._generation.request.error)
                 raise StopIteration
             self._llm._step()
 

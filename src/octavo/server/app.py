@@ -66,6 +66,7 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.octavo = state
     for room in (completions, chat, models, memory, metrics, page, health):
@@ -79,7 +80,7 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id", "x-api-key"],
+            allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
     return app

@@ -5,6 +5,7 @@
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,10 +14,20 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from octavo.core.errors import EngineFailed, InvalidRequest, OctavoError, QueueFull, shown
+from octavo.core.errors import (
+    EngineFailed,
+    InvalidRequest,
+    OctavoError,
+    QueueFull,
+    RequestFailed,
+    shown,
+)
 from octavo.engine.async_engine import EngineDraining
+from octavo.engine.grammar import is_grammar_failure
 
 RETRY_AFTER_S: Final = 1
+
+_log = logging.getLogger("octavo.server")
 
 # What the validator puts in the path of a problem that is no name of a field.
 _NO_NAMES: Final = frozenset(
@@ -30,7 +41,9 @@ _TYPES: Final = {
     404: "not_found_error",
     405: "invalid_request_error",
     413: "invalid_request_error",
+    408: "invalid_request_error",
     415: "invalid_request_error",
+    431: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
@@ -72,6 +85,8 @@ def as_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, InvalidRequest):
         return ApiError(400, str(error), param=error.param, code="invalid_value")
+    if isinstance(error, RequestFailed) and is_grammar_failure(error.reason):
+        return ApiError(400, str(error), param="structured_outputs", code="grammar_failed")
     if isinstance(error, QueueFull):
         retry = {"Retry-After": str(RETRY_AFTER_S)}
         return ApiError(429, str(error), code="queue_full", headers=retry)
@@ -103,6 +118,8 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
 def error_response(error: Exception) -> Response:
     """A response that says what went wrong."""
     told = as_api_error(error)
+    if told.status == 500:
+        _log.error("%s", error, exc_info=error)
     return json_response(told.body(), told.status, told.headers)
 
 
@@ -120,6 +137,11 @@ def install_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         if isinstance(error.__cause__, ApiError):  # raised while the body was read
             return error_response(error.__cause__)
+        if error.__cause__ is not None and error.status_code == 400:
+            why = type(error.__cause__).__name__
+            return error_response(
+                ApiError(400, f"the body cannot be read as JSON in UTF-8: {why}", code="invalid_json")
+            )
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         return error_response(
             ApiError(error.status_code, str(error.detail), code=code, headers=error.headers)

@@ -3,6 +3,7 @@
 Plain ASGI, so that streams pass through unbuffered and a client that goes away is noticed.
 """
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -13,9 +14,10 @@ from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.errors import ApiError, as_api_error, draining, error_response
+from octavo.server.errors import ApiError, draining, error_response
 from octavo.server.settings import ServerSettings
 
 _log = logging.getLogger("octavo.server")
@@ -25,6 +27,8 @@ _OPEN_PATHS: Final = ("/health", "/ready", "/version", "/", "/favicon.ico")
 _OPEN_FOLDERS: Final = ("/web/",)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+
+CLIENT_LEFT: Final = 499  # the status of an answer that nobody waits for
 
 CountRequest = Callable[[str, str, int, float], None]  # method, route, status, seconds
 
@@ -50,7 +54,7 @@ class Gate:
         self._is_draining = is_draining
         self._count = count
         self._keys = [_digest(key) for key in settings.api_keys]
-        self._hosts = {*_LOCAL_NAMES, settings.host, *settings.allowed_hosts}
+        self._hosts = {*_LOCAL_NAMES, *map(_host_name, (settings.host, *settings.allowed_hosts))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -77,13 +81,17 @@ class Gate:
         try:
             self._check(scope, headers)
             await self._app(scope, body, tagged)
+        except ClientDisconnect:
+            pass  # it went away while it sent its body
+        except asyncio.CancelledError:
+            if not self._is_draining():
+                raise
+            if not status:
+                await error_response(draining())(scope, receive, tagged)
         except Exception as error:
-            told = as_api_error(error)
-            if told.status == 500:
-                _log.exception("request %s failed", request_id)
             if status:  # the answer has begun: all that is left is to break it off
                 raise
-            await error_response(told)(scope, receive, tagged)
+            await error_response(error)(scope, receive, tagged)
         finally:
             self._tell(scope, status, time.monotonic() - began_s, request_id)
 
@@ -93,14 +101,12 @@ class Gate:
         is_open = path in _OPEN_PATHS or path.startswith(_OPEN_FOLDERS)
         if self._keys and not is_open and method != "OPTIONS":
             self._check_key(headers)
-        if settings.is_local and not self._keys:
+        is_known = _host_name(headers.get("host", "")) in self._hosts
+        if settings.is_local and not self._keys and not is_known:
             # Else a page anywhere could give its own name our address and read what we answer.
-            host = headers.get("host", "").lower()
-            name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
-            if name not in self._hosts:
-                raise ApiError(
-                    403, "this server answers to localhost only; --allowed-host names others", code="host"
-                )
+            raise ApiError(
+                403, "this server answers to localhost only; --allowed-host names others", code="host"
+            )
         if method != "POST":
             return
         if self._is_draining():
@@ -108,6 +114,8 @@ class Gate:
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/json":  # also keeps pages of other origins from posting forms
             raise ApiError(415, "content-type: must be application/json", code="unsupported_media_type")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "content-encoding: must be left out", code="unsupported_encoding")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > settings.max_body_bytes:
             raise _too_large(settings.max_body_bytes)
@@ -127,6 +135,7 @@ class Gate:
     def _tell(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route = scope.get("route")
         name = getattr(route, "path", "other")
+        status = 0 if status == CLIENT_LEFT else status
         if self._count is not None:
             self._count(scope["method"], name, status, seconds)
         level = logging.DEBUG if name in ("/health", "/ready", "/metrics", "/web/{name}") else logging.INFO
@@ -153,6 +162,12 @@ class _BoundedBody:
 
 def _too_large(most_bytes: int) -> ApiError:
     return ApiError(413, f"the body is larger than {most_bytes} bytes", code="body_too_large")
+
+
+def _host_name(host: str) -> str:
+    """Without a port, in lower case."""
+    host = host.lower()
+    return host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
 def _digest(key: str) -> bytes:

@@ -49,7 +49,7 @@ class RequestRegistry:
 
     def find(self, name: str) -> list[int]:
         """Ids of the engine for a client's response id, or for one of those ids written as text."""
-        if name.isascii() and name.isdigit():
+        if name.isascii() and name.isdigit() and len(name) < 20:
             request_id = int(name)
             return [request_id] if request_id in self._served else []
         return [number for number, served in self._served.items() if served.response_id == name]

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import uvicorn
 from octavo.core.errors import OctavoError
 from octavo.engine.llm import LLM
 from octavo.server.app import create_app
+from octavo.server.connection import BoundedConnection
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
 
@@ -31,12 +34,14 @@ def serve(llm: LLM, settings: ServerSettings, *, on_ready: Callable[[str], None]
     Raises:
         OctavoError: the address cannot be had.
     """
+    _allow_many_connections()
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # else a line for each bad packet
     listener = listen(settings.host, settings.port)
     app = create_app(llm, settings)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=BoundedConnection,
         ws="none",
         log_config=None,
         access_log=False,
@@ -74,6 +79,13 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _allow_many_connections() -> None:
+    """As many open files as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def address(listener: socket.socket, host: str) -> str:
     """The URL under which the socket is reached."""
     port = listener.getsockname()[1]
@@ -101,9 +113,11 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal lets what runs finish, the second breaks it off, the third waits for nothing."""
         self._num_signals += 1
-        if self._loop is None or self._num_signals > 2:
+        if self._loop is None:
             self.force_exit = self.should_exit = True
             return
+        if self._num_signals > 2:
+            os._exit(1)  # a step that does not end would keep the process
         self._state.is_draining = True
         self._loop.call_soon_threadsafe(self._stop, signal.Signals(sig).name)
 

@@ -1,6 +1,7 @@
 """What the server was told to be: one frozen value, checked once."""
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 from urllib.parse import urlsplit
@@ -45,7 +46,7 @@ class ServerSettings:
     model_name: str = "model"
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
-    max_body_bytes: int = 16 << 20
+    max_body_bytes: int = 4 << 20
     max_prompts: int = 64
     drain_timeout_s: float = 30.0
     log_prompts: bool = False
@@ -61,6 +62,9 @@ class ServerSettings:
         keys_ok = all(key and key.isascii() and key.isprintable() and " " not in key for key in self.api_keys)
         if not keys_ok:  # a key is never shown
             raise InvalidConfig("api_key: must be printable ASCII without spaces, not empty")
+        for origin in self.cors_origins:
+            ok = origin == "*" or re.fullmatch(r"https?://[^/\s]+", origin) is not None
+            self._check("cors_origins", ok, 'a scheme and a host, like https://example.org, or "*"')
         self._check("model_name", bool(self.model_name), "a name, not empty")
         self._check("max_body_bytes", self.max_body_bytes >= 1024, "at least 1024")
         self._check("max_prompts", 1 <= self.max_prompts <= MAX_PROMPTS, f"from 1 to {MAX_PROMPTS}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from octavo.core.errors import InvalidRequest
@@ -55,9 +56,9 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, spec: TokenizerSpec) -> None:
         backend.no_truncation()
         backend.no_padding()
+        backend.encode_special_tokens = False
         self._backend = backend
         self._spec = spec
-        self._lock = threading.Lock()
         self._bytes_of: dict[int, bytes] = {}
 
     @property
@@ -114,13 +115,19 @@ class Tokenizer:
                 f"prompt: character {error.start} is a lone surrogate (U+{ord(text[error.start]):04X})",
                 param="prompt",
             ) from None
-        with self._lock:  # the switch belongs to the shared backend
-            self._backend.encode_special_tokens = not parse_special
-            ids = self._backend.encode(text, add_special_tokens=False).ids
+        backend = self._backend if parse_special else self._literal
+        ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids  # "fast": without offsets
         prefix = self._spec.prefix
         if add_bos and tuple(ids[: len(prefix)]) != prefix:
             return [*prefix, *ids]
         return list(ids)
+
+    @cached_property
+    def _literal(self) -> tokenizers.Tokenizer:
+        """The backend once more, reading special tokens as ordinary text; threads share both."""
+        literal = copy.deepcopy(self._backend)
+        literal.encode_special_tokens = True
+        return literal
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, continuation: bool = False) -> str:
         """Turn token ids into text.

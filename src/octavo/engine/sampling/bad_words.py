@@ -7,13 +7,15 @@ it contains the text, or it begins with the rest of it where the sequence ends w
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from octavo.engine.sampling.ranking import IdArray
+
+_MAX_REMEMBERED: Final = 8192
 
 
 class TokenBytes(Protocol):
@@ -39,9 +41,14 @@ class Vocabulary:
         self.visible_bytes = tokenizer.visible_bytes
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
+        # A text that could be completed now can be after the next token too, if it repeats itself.
+        self._starting = lru_cache(_MAX_REMEMBERED)(self._find_starting)
 
     def starting_with(self, text: bytes) -> IdArray:
         """Ids of the tokens that begin with ``text``, which is not empty."""
+        return self._starting(text)
+
+    def _find_starting(self, text: bytes) -> IdArray:
         ids, texts = self._sorted
         first = bisect_left(texts, text)
         return ids[first : bisect_right(texts, text, lo=first, key=lambda t: t[: len(text)])]

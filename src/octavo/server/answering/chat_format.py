@@ -19,8 +19,12 @@ from octavo.server.parsing.tools import Tool, check_tool_choice, check_tools
 from octavo.server.schema.chat import ChatCompletionRequest
 from octavo.server.settings import ServerSettings
 
-# Shorter conversations are laid out in the event loop: a thread would cost more.
-_SHORT_CHARS: Final = 8192
+# What is laid out and encoded in the event loop: a thread would cost more.
+_SHORT_CHARS: Final = 4096
+MAX_CHARS_PER_TOKEN: Final = 32  # of the longest sequence; a text has four or so
+
+# Names that a template is given anyway, by other fields.
+_RESERVED: Final = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class ChatFormat:
         def parser() -> OutputParser:
             return make_parser(self.parsers, tool_names=choice.names, begins_inside=thoughts == "inside")
 
-        return ChatPrompt(self._llm.tokenizer.encode(text), params, parser)
+        return ChatPrompt(await encode(self._llm, text, param="messages"), params, parser)
 
     async def lay_out(
         self,
@@ -109,6 +113,11 @@ class ChatFormat:
             raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
         if tools and not self._knows_tools:
             raise InvalidRequest("tools: this model's chat template knows no tools", param="tools")
+        for name in _RESERVED:
+            if variables and name in variables:
+                raise InvalidRequest(
+                    f"chat_template_kwargs: {name} is a field of its own", param="chat_template_kwargs"
+                )
         given = {"documents": documents, **(variables or {})}
         for name, value in given.items():
             if value is not None and not self._mentions(name):
@@ -174,3 +183,26 @@ class ChatFormat:
         except InvalidRequest:
             check_tool_schemas(tools, self._llm.grammars)  # one of them is to blame: say which
             raise
+
+
+async def encode(llm: LLM, text: str, *, param: str, add_bos: bool = True) -> list[int]:
+    """Token ids of a text from a client, without keeping the event loop from others.
+
+    Raises:
+        InvalidRequest: it is longer than any sequence of the model could be.
+    """
+    check_text_len(llm, text, param=param)
+    if len(text) <= _SHORT_CHARS:
+        return llm.tokenizer.encode(text, add_bos=add_bos)
+    return await asyncio.to_thread(llm.tokenizer.encode, text, add_bos=add_bos)
+
+
+def check_text_len(llm: LLM, text: str, *, param: str) -> None:
+    """Refuse a text for its length before anybody spends time on it."""
+    limit = MAX_CHARS_PER_TOKEN * llm.capacity.context_len
+    if len(text) > limit:
+        raise InvalidRequest(
+            f"{param}: a text of {len(text)} characters, at most {limit} are looked at: a sequence has up to "
+            f"{llm.capacity.context_len} tokens",
+            param=param,
+        )

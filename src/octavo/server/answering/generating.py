@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.types import Receive
 
-from octavo.core.errors import InvalidRequest, OctavoError, shown
+from octavo.core.errors import InvalidRequest, OctavoError, RequestFailed, shown
 from octavo.core.request import RequestOutput
 from octavo.core.sampling import SamplingParams
 from octavo.engine.async_engine import AsyncStream, Delta
 from octavo.engine.llm import Prompt
+from octavo.server.answering.chat_format import check_text_len
 from octavo.server.errors import ApiError
 from octavo.server.registry import ServedRequest
 from octavo.server.state import ServerState
@@ -68,6 +69,7 @@ class Running:
             InvalidRequest, QueueFull, EngineDraining, EngineFailed: see ``AsyncEngine.stream``.
         """
         self._headers = caller.headers
+        self._check(prompts, params, priority)
         try:
             for prompt in prompts:
                 stream = await self._state.engine.stream(
@@ -78,6 +80,27 @@ class Running:
         except BaseException:
             self.close()
             raise
+
+    def _check(self, prompts: Sequence[Prompt], params: SamplingParams, priority: int) -> None:
+        """Refuse what can never be served, or would be ignored."""
+        config = self._state.llm.config
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                check_text_len(self._state.llm, prompt, param="prompt")
+        if priority and config.scheduling != "priority":
+            raise InvalidRequest(
+                f"priority={priority}: this server serves who comes first (--scheduling fcfs)",
+                param="priority",
+            )
+        num_sequences = len(prompts) * params.num_samples
+        if config.max_waiting is not None and len(prompts) > 1:
+            limit = config.max_waiting + config.max_num_seqs
+            if num_sequences > limit:
+                raise InvalidRequest(
+                    f"prompt: {len(prompts)} prompts with {params.num_samples} continuations each are "
+                    f"{num_sequences} sequences; this server holds {limit} at once",
+                    param="prompt",
+                )
 
     def _remember(self, stream: AsyncStream, caller: Caller) -> None:
         generation = stream.generation
@@ -125,7 +148,7 @@ class Running:
         outputs = [await stream.result() for stream in self._streams]
         for output in outputs:
             if output.error is not None:
-                raise OctavoError(f"the request failed: {output.error}")
+                raise RequestFailed(output.error)
             check_not_broken_off(output.outputs[0].finish_reason)
         return outputs
 

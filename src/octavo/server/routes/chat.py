@@ -15,6 +15,7 @@ from octavo.server.answering.logprobs import chat_logprobs, entries_of, prompt_l
 from octavo.server.answering.streaming import EventStream
 from octavo.server.answering.usage import usage
 from octavo.server.errors import json_response
+from octavo.server.middleware import CLIENT_LEFT
 from octavo.server.parsing.events import (
     ContentDelta,
     Event,
@@ -48,7 +49,7 @@ async def chat(body: ChatCompletionRequest, request: Request) -> Response:
     try:
         (output,) = await unless_left(request, running.results())
     except ClientLeft:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=CLIENT_LEFT)
     finally:
         running.close()
     return json_response(answer.whole(output))

@@ -21,6 +21,7 @@ from octavo.server.answering.logprobs import CompletionLogprobs, entries_of, pro
 from octavo.server.answering.streaming import EventStream
 from octavo.server.answering.usage import usage
 from octavo.server.errors import json_response
+from octavo.server.middleware import CLIENT_LEFT
 from octavo.server.schema.completions import CompletionRequest
 from octavo.server.state import ServerState, state_of
 
@@ -46,7 +47,7 @@ async def complete(body: CompletionRequest, request: Request) -> Response:
     try:
         outputs = await unless_left(request, running.results())
     except ClientLeft:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=CLIENT_LEFT)
     finally:
         running.close()
     return json_response(answer.whole(outputs))

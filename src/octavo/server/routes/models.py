@@ -1,11 +1,13 @@
 """``/v1/models``, ``/tokenize``, ``/detokenize``: what the model is, and its tokens."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.core.errors import InvalidRequest
+from octavo.server.answering.chat_format import encode
 from octavo.server.answering.generating import check_model
 from octavo.server.errors import json_response
 from octavo.server.parsing.tools import check_tools
@@ -47,7 +49,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     check_model(state, body.model)
     tokenizer = state.llm.tokenizer
     if body.prompt is not None:
-        token_ids = tokenizer.encode(body.prompt, add_bos=body.add_special_tokens)
+        token_ids = await encode(state.llm, body.prompt, param="prompt", add_bos=body.add_special_tokens)
     else:
         text = await state.chat_format.lay_out(
             body.messages or [],
@@ -55,7 +57,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
             variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt,
         )
-        token_ids = tokenizer.encode(text)
+        token_ids = await encode(state.llm, text, param="messages")
     found: dict[str, Any] = {
         "count": len(token_ids),
         "max_model_len": state.llm.capacity.context_len,
@@ -78,4 +80,5 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
                 f"tokens: token id {token_id} is outside the vocabulary, 0 to {tokenizer.vocab_size - 1}",
                 param="tokens",
             )
-    return json_response({"prompt": tokenizer.decode(body.tokens, skip_special=body.skip_special_tokens)})
+    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=body.skip_special_tokens)
+    return json_response({"prompt": text})

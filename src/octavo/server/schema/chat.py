@@ -1,12 +1,14 @@
 """The body of ``POST /v1/chat/completions``."""
 
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from octavo.core.errors import InvalidRequest
 from octavo.core.sampling import SamplingParams
-from octavo.server.schema.sampling import SamplingFields, refuse_unsupported
+from octavo.server.schema.sampling import Name, SamplingFields, refuse_unsupported
+
+MAX_MESSAGES: Final = 4096
 
 _TEXT_ONLY: Final = "only text is taken and made"
 _STATELESS: Final = "nothing is stored here"
@@ -34,7 +36,7 @@ class ChatCompletionRequest(SamplingFields):
     ``prompt_cache_key`` is taken and asks for nothing: prompts are looked up by their content.
     """
 
-    messages: list[dict[str, Any]]
+    messages: Annotated[list[dict[str, Any]], Field(max_length=MAX_MESSAGES)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -43,8 +45,8 @@ class ChatCompletionRequest(SamplingFields):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
 
     # Beyond OpenAI's API
     add_generation_prompt: bool = True

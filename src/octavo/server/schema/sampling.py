@@ -1,6 +1,6 @@
 """What completions and chats have in common: how tokens are chosen."""
 
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -36,12 +36,35 @@ _SAME: Final = (
 
 MAX_STOP_TEXTS: Final = 64
 MAX_STOP_CHARS: Final = 4096
+MAX_NAME_CHARS: Final = 256
+MAX_TOKEN_IDS: Final = 65_536  # in a parameter, not in a prompt
+MAX_FIELDS: Final = 256
+
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+TokenIds = Annotated[list[int], Field(max_length=MAX_TOKEN_IDS)]
+
+# What beams make nothing of, and the values that ask for nothing.
+_NOT_WITH_BEAMS: Final[dict[str, tuple[float, ...]]] = {
+    "temperature": (0, 1),
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "seed": (),
+}
 
 
 class Strict(BaseModel):
     """An object of the API: unknown names and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_size(cls, values: Any) -> Any:
+        if isinstance(values, dict) and len(values) > MAX_FIELDS:
+            raise InvalidRequest(f"{len(values)} parameters, at most {MAX_FIELDS}")
+        return values
 
 
 class StreamOptions(Strict):
@@ -93,7 +116,7 @@ class StructuredOutputs(Strict):
 class SamplingFields(Strict):
     """Parameters of both endpoints. None is the same as leaving one out."""
 
-    model: str | None = None
+    model: Name | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -104,8 +127,8 @@ class SamplingFields(Strict):
     top_p: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    user: str | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_TOKEN_IDS)] | None = None
+    user: Name | None = None
     response_format: ResponseFormat | None = None
 
     # Beyond OpenAI's API
@@ -114,18 +137,18 @@ class SamplingFields(Strict):
     typical_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     bad_words: list[str | list[int]] | None = None
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: TokenIds | None = None
     prompt_logprobs: int | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
     structured_outputs: StructuredOutputs | None = None
-    cache_salt: str | None = None
+    cache_salt: Name | None = None
     priority: int | None = None
 
     @model_validator(mode="after")
@@ -139,9 +162,21 @@ class SamplingFields(Strict):
             raise InvalidRequest(
                 f"stop: a text of {longest} characters, at most {MAX_STOP_CHARS}", param="stop"
             )
+        self._check_beams()
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequest("prompt_logprobs: not with stream=true", param="prompt_logprobs")
         return self
+
+    def _check_beams(self) -> None:
+        if self.use_beam_search:
+            for name, neutral in _NOT_WITH_BEAMS.items():
+                value = getattr(self, name)
+                if value is not None and value not in neutral:
+                    raise InvalidRequest(f"{name}={shown(value)}: not with use_beam_search", param=name)
+            return
+        for name in ("length_penalty", "early_stopping"):
+            if getattr(self, name) is not None:
+                raise InvalidRequest(f"{name}: only with use_beam_search", param=name)
 
     @property
     def tells_usage(self) -> bool:
