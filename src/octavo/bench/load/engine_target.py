@@ -105,6 +105,7 @@ def describe_llm(llm: LLM, name: str, start_s: float) -> dict[str, Any]:
         "kind": "engine",
         "model": name,
         "is_local": True,
+        "file": llm.path.name,
         "precision": precision_of(llm),
         "weight_bytes": llm.weight_bytes,
         "start_s": round(start_s, 3),

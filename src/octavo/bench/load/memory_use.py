@@ -8,16 +8,29 @@ from typing import Any, Final
 
 from octavo.bench.load.target import MemoryFacts, Target
 
-_INTERVAL_S: Final = 0.5
+INTERVAL_S: Final = 0.5
 
 
 class MemoryWatch:
-    """Asks twice a second, and before and after."""
+    """Looks at moments before, during and after."""
 
     def __init__(self) -> None:
         self._before: MemoryFacts | None = None
         self._after: MemoryFacts | None = None
         self._during: list[MemoryFacts] = []
+
+    def begin(self, facts: MemoryFacts | None) -> None:
+        """Before anything runs."""
+        self._before = facts
+
+    def see(self, facts: MemoryFacts | None) -> None:
+        """While it runs."""
+        if facts is not None:
+            self._during.append(facts)
+
+    def end(self, facts: MemoryFacts | None) -> None:
+        """When all is over."""
+        self._after = facts
 
     def as_dict(self) -> dict[str, Any] | None:
         """For reports; None if the target does not tell.
@@ -49,10 +62,11 @@ class MemoryWatch:
 
 @asynccontextmanager
 async def watch_memory(target: Target) -> AsyncIterator[MemoryWatch]:
-    """Watches while the block runs."""
+    """Asks twice a second while the block runs, and before and after."""
     watch = MemoryWatch()
-    watch._before = await target.memory()
-    asking = None if watch._before is None else asyncio.create_task(_ask(target, watch))
+    before = await target.memory()
+    watch.begin(before)
+    asking = None if before is None else asyncio.create_task(_ask(target, watch))
     try:
         yield watch
     finally:
@@ -60,11 +74,10 @@ async def watch_memory(target: Target) -> AsyncIterator[MemoryWatch]:
             asking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asking
-            watch._after = await target.memory()
+            watch.end(await target.memory())
 
 
 async def _ask(target: Target, watch: MemoryWatch) -> None:
     while True:
-        await asyncio.sleep(_INTERVAL_S)
-        if (facts := await target.memory()) is not None:
-            watch._during.append(facts)
+        await asyncio.sleep(INTERVAL_S)
+        watch.see(await target.memory())
