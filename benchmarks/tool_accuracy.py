@@ -2,10 +2,10 @@
 
     python benchmarks/tool_accuracy.py --json
 
-The server is a process of its own that streams tokens at moments that are known beforehand. For each scene the
-tool's TTFT and TPOT are compared with these: exit status 1 if a median is more than 2 % off. Then a stream of
-2,000 tokens/s is read by this client and, if it is installed, by httpx, and the processor time per piece is
-compared. Run it alone: on a machine that does other things, so does the clock.
+The server is a process of its own that streams tokens at moments that are known beforehand. For each scene
+the tool's TTFT and TPOT are compared with these: exit status 1 if a median is more than 2 % off. Then a
+stream of 2,000 tokens/s is read by this client and, if it is installed, by httpx, and the processor time per
+piece is compared. Run it alone: what else runs on the machine delays both sides.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def main() -> None:
     else:
         for scene in report["scenes"]:
             told = ", ".join(
-                f"{metric[:4].upper()} {scene[metric]['p50'] * 1e3:.3f} ms ({scene[metric]['error_p50']:+.2%})"
+                f"{metric[:4]} {scene[metric]['p50'] * 1e3:.3f} ms ({scene[metric]['error_p50']:+.2%})"
                 for metric in ("ttft_s", "tpot_s")
             )
             print(f"{scene['scene']:<28} {told}{'' if scene['ok'] else '  OFF'}")

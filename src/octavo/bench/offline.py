@@ -9,7 +9,7 @@ from octavo.bench.experiment import WARM_UP, ExperimentSettings, Findings, Progr
 from octavo.bench.load.engine_target import facts_of
 from octavo.bench.load.exchange import INTERRUPTED, REFUSED, Exchange
 from octavo.bench.load.generator import LoadResult, Record
-from octavo.bench.load.memory_use import INTERVAL_S, MemoryWatch
+from octavo.bench.load.memory_use import MemoryWatch
 from octavo.bench.load.rss import peak_rss_bytes
 from octavo.bench.metrics.summary import summarize
 from octavo.bench.workloads.item import WorkItem, Workload, digest, prompt_as_json
@@ -75,7 +75,7 @@ def _run(
     waiting: list[tuple[WorkItem, Generation]] = []
     records: list[Record] = []
     watch.begin(facts_of(engine, block_bytes))
-    start_s = looked_s = time.perf_counter()
+    start_s = time.perf_counter()
     for item in items:
         try:
             generation = _prepare(llm, item)
@@ -96,9 +96,7 @@ def _run(
             for item, generation in over:
                 records.append(_record(item, generation, start_s))
                 progress.done(records[-1])
-        if time.perf_counter() - looked_s > INTERVAL_S:
-            looked_s = time.perf_counter()
-            watch.see(facts_of(engine, block_bytes))
+        watch.see(facts_of(engine, block_bytes))
     for item, generation in waiting:
         engine.abort(generation)
         records.append(_record(item, generation, start_s))

@@ -8,16 +8,18 @@ from typing import Any, Final
 
 from octavo.bench.load.target import MemoryFacts, Target
 
-INTERVAL_S: Final = 0.5
+_INTERVAL_S: Final = 0.5
 
 
 class MemoryWatch:
-    """Looks at moments before, during and after."""
+    """Looks at moments before, during and after a run."""
 
     def __init__(self) -> None:
         self._before: MemoryFacts | None = None
         self._after: MemoryFacts | None = None
-        self._during: list[MemoryFacts] = []
+        self._most_used = 0
+        self._waste_sum = self._waste_max = 0.0
+        self._num_waste = 0
 
     def begin(self, facts: MemoryFacts | None) -> None:
         """Before anything runs."""
@@ -25,11 +27,15 @@ class MemoryWatch:
 
     def see(self, facts: MemoryFacts | None) -> None:
         """While it runs."""
-        if facts is not None:
-            self._during.append(facts)
+        if facts is not None and facts.used_blocks:
+            self._most_used = max(self._most_used, facts.used_blocks)
+            self._waste_sum += facts.waste
+            self._waste_max = max(self._waste_max, facts.waste)
+            self._num_waste += 1
 
     def end(self, facts: MemoryFacts | None) -> None:
         """When all is over."""
+        self.see(facts)
         self._after = facts
 
     def as_dict(self) -> dict[str, Any] | None:
@@ -41,10 +47,8 @@ class MemoryWatch:
         before, after = self._before, self._after
         if before is None or after is None:
             return None
-        seen = [*self._during, after]
         is_exact = after.peak_blocks > before.peak_blocks
-        peak = after.peak_blocks if is_exact else max(facts.used_blocks for facts in seen)
-        waste = [facts.waste for facts in seen if facts.used_blocks]
+        peak = after.peak_blocks if is_exact else self._most_used
         queried = after.query_tokens - before.query_tokens
         return {
             "peak_blocks": peak,
@@ -53,8 +57,8 @@ class MemoryWatch:
             "peak_fraction": round(peak / after.total_blocks, 6) if after.total_blocks else None,
             "total_blocks": after.total_blocks,
             "block_bytes": after.block_bytes,
-            "waste_mean": round(sum(waste) / len(waste), 6) if waste else None,
-            "waste_max": round(max(waste), 6) if waste else None,
+            "waste_mean": round(self._waste_sum / self._num_waste, 6) if self._num_waste else None,
+            "waste_max": round(self._waste_max, 6) if self._num_waste else None,
             "preemptions": after.num_preemptions - before.num_preemptions,
             "hit_rate": round((after.hit_tokens - before.hit_tokens) / queried, 6) if queried else None,
         }
@@ -62,22 +66,25 @@ class MemoryWatch:
 
 @asynccontextmanager
 async def watch_memory(target: Target) -> AsyncIterator[MemoryWatch]:
-    """Asks twice a second while the block runs, and before and after."""
+    """Looks after every step while the block runs, or asks twice a second; and before and after."""
     watch = MemoryWatch()
     before = await target.memory()
     watch.begin(before)
-    asking = None if before is None else asyncio.create_task(_ask(target, watch))
+    is_told = target.watch(watch.see)
+    asking = None if before is None or is_told else asyncio.create_task(_ask(target, watch))
     try:
         yield watch
     finally:
+        target.watch(None)
         if asking is not None:
             asking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asking
+        if before is not None:
             watch.end(await target.memory())
 
 
 async def _ask(target: Target, watch: MemoryWatch) -> None:
     while True:
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(_INTERVAL_S)
         watch.see(await target.memory())

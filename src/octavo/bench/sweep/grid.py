@@ -17,7 +17,7 @@ class Axis:
 
     Attributes:
         option: of ``octavo bench serve``.
-        label, column, phrase: for reports: in plots, above a column of a table, and with a value in a sentence.
+        label, column, phrase: for reports: in plots, above a column of a table, in a sentence.
     """
 
     name: str
