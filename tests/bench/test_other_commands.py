@@ -1,8 +1,13 @@
 """``octavo bench latency`` and ``throughput``, and ``serve`` with an engine in this process."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
+from fake_openai import Behaviour
 
 from octavo.bench.report.head import without_secrets
 
@@ -120,3 +125,90 @@ def test_the_same_requests_for_a_server_and_an_engine(run, fake, smollm2_path):
 def test_keys_stay_out_of_reports():
     assert without_secrets(["bench", "--api-key", "x", "-n", "3"]) == ["bench", "--api-key", "...", "-n", "3"]
     assert without_secrets(["--api-key=x", "y"]) == ["--api-key=...", "y"]
+
+
+def interrupted(command, ready):
+    """Run a command, send Ctrl-C when ``ready()``; gives its exit status and its report."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "octavo", "bench", *map(str, command), "--no-ceilings", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        while not ready():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=100)
+    assert "Traceback" not in err
+    return process.returncode, json.loads(out)
+
+
+def test_ctrl_c_in_throughput(smollm2_path, tmp_path):
+    record = tmp_path / "record"
+    status, report = interrupted(
+        [
+            "throughput",
+            "-m",
+            smollm2_path,
+            "-n",
+            3,
+            "--input-len",
+            5,
+            "--output-len",
+            8000,
+            "--warmup",
+            0,
+            "--repeats",
+            50,
+            "--max-context",
+            8192,
+            "--record",
+            record,
+        ],
+        lambda: record.exists() and record.stat().st_size > 10_000,
+    )
+    assert status == 130
+    assert report["interrupted"] is True
+    (repeat,) = report["repeats"]
+    assert repeat["complete"] is False
+    assert repeat["requests"] == {"total": 3, "ok": 0, "failed": 3, "not_sent": 0}
+    assert repeat["failures"]["interrupted"]["count"] == 3
+
+
+def test_ctrl_c_in_latency(fake):
+    server = fake(lambda asked: Behaviour(first_s=60.0 if len(asked.body["prompt"]) == 9 else 0.0))
+    status, report = interrupted(
+        ["latency", server.url, "--prompt-lens", "3,9,27", "--warmup", 0, "--output-len", 3],
+        lambda: any(len(asked.body["prompt"]) == 9 for asked in server.asked),
+    )
+    assert status == 130
+    assert [point["prompt_len"] for point in report["points"]] == [3, 9]
+    assert [r["complete"] for r in report["points"][0]["repeats"]] == [True] * 3
+    assert report["points"][1]["repeats"][0]["complete"] is False
+
+
+def test_ctrl_c_in_a_sweep(smollm2_path, tmp_path):
+    file = tmp_path / "sweep.jsonl"
+    status, report = interrupted(
+        [
+            "sweep",
+            "-m",
+            smollm2_path,
+            "--journal",
+            file,
+            "--context",
+            "16,32,48,64,80,96,112",
+            "--repeats",
+            1,
+            "--output-len",
+            4,
+        ],
+        lambda: file.exists() and file.read_bytes().count(b"\n") >= 2,
+    )
+    assert status == 130
+    assert report["interrupted"] is True
+    assert 1 <= len(report["points"]) < 7
+    assert all(point["error"] is None for point in report["points"])
+    assert "not measured; run it again" in report["warnings"][0]

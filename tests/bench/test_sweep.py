@@ -132,7 +132,7 @@ def test_reports_show_every_axis():
             "command_line": "octavo bench sweep",
             "warnings": [],
             "octavo": "0",
-            "finished_at": "now",
+            "measured_at": "now",
             "schema_version": 1,
         }
     )

@@ -16,7 +16,6 @@ from octavo.bench.workloads.item import WorkItem, Workload, digest, prompt_as_js
 from octavo.core.errors import OctavoError
 from octavo.core.sampling import SamplingParams
 from octavo.engine.generation import Generation
-from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.llm import LLM
 
 
@@ -88,8 +87,7 @@ def _run(
         else:
             waiting.append((item, generation))
     while waiting and not interrupts.came:
-        with deferred_interrupts():
-            engine.step()
+        engine.step()
         if any(generation.finished for _, generation in waiting):
             over = [pair for pair in waiting if pair[1].finished]
             waiting = [pair for pair in waiting if not pair[1].finished]

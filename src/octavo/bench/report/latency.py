@@ -54,11 +54,16 @@ def _tiles(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> li
         summary, length = point["summary"], f"prompt of {point['prompt_len']:,}"
         tiles.append(Tile(f"First token, {length}", seconds(summary["ttft_s.p50"]["mean"]), "median"))
         if tpot := summary.get("tpot_s.p50"):
-            rate = f"{figures(1 / tpot['mean'])} tokens/s"
+            rate = f"{_rate(tpot)} tokens/s"
             tiles.append(Tile(f"Each token, {length}", seconds(tpot["mean"]), rate))
     if report["peak_rss_bytes"]:
         tiles.append(Tile("Peak memory", format_bytes(report["peak_rss_bytes"]), "of the process"))
     return tiles
+
+
+def _rate(per_token: Mapping[str, Any] | None) -> str:
+    mean = 0.0 if per_token is None else per_token["mean"]
+    return figures(1 / mean) if mean > 0 else "-"
 
 
 def _ends(points: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -113,7 +118,7 @@ def _sheet(points: Sequence[Mapping[str, Any]]) -> Sheet:
                 with_interval(ttft, seconds),
                 figures(point["prompt_len"] / ttft["mean"]),
                 with_interval(tpot, seconds),
-                "-" if tpot is None else figures(1 / tpot["mean"]),
+                _rate(tpot),
                 seconds(summary["ttft_s.p99"]["mean"]),
             ]
         )

@@ -53,7 +53,7 @@ def footer(report: Mapping[str, Any]) -> str:
     """When, with which version, and how intervals are made."""
     return (
         f"Octavo {report['octavo']}, Python {report['machine']['python']}, {report['machine']['system']}, "
-        f"{report['finished_at']}. Latencies count from the moment at which a request was due. Intervals are "
+        f"{report['measured_at']}. Latencies count from the moment at which a request was due. Intervals are "
         "95 % confidence intervals of the mean over repeats, by Student's t. "
         f"Schema {report['schema_version']}."
     )

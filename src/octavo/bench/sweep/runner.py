@@ -15,7 +15,7 @@ from octavo.bench.sweep.journal import Journal
 _PR_SET_PDEATHSIG: Final = 1
 _MOST_ERROR: Final = 2000
 # What a point keeps of its report: enough for every plot and table here.
-_KEPT: Final = ("command_line", "target", "workload", "summary", "peak_rss_bytes", "warnings", "finished_at")
+_KEPT: Final = ("command_line", "target", "workload", "summary", "peak_rss_bytes", "warnings", "measured_at")
 
 
 def run_points(

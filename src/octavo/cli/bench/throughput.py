@@ -40,6 +40,7 @@ def throughput(
     max_context: options.MaxContext = None,
     prefix_cache: options.PrefixCache = True,
     speculative: options.Speculative = None,
+    record: options.Record = None,
     per_request: running.PerRequest = False,
     no_ceilings: running.NoCeilings = False,
     as_json: options.AsJson = False,
@@ -70,6 +71,7 @@ def throughput(
         max_context=max_context,
         prefix_cache=prefix_cache,
         speculative=speculative,
+        record=record,
     ) as (llm, start_s):
         made = asked.make_workload(
             is_chat=False,
