@@ -138,15 +138,23 @@ def test_reports_show_every_axis():
     )
     assert "62.5 output tokens/s with blocks of 16" in made.headline
     names = {chart.name for chart in made.charts}
-    kinds = ("ttft", "tpot", "throughput", "memory", "waste")
+    kinds = ("ttft", "tpot", "throughput", "memory", "waste")  # the points here say nothing of KV
     moved = ("block_size", "context", "shared_prefix", "kv_dtype")
     assert names == {f"{axis}_{kind}" for axis in moved for kind in kinds}
-    ttft = next(chart for chart in made.charts if chart.name == "context_ttft").series[0]
-    assert (list(ttft.x), list(ttft.y)) == ([64, 128], [64, 128])
-    waste = next(chart for chart in made.charts if chart.name == "block_size_waste").series[0]
-    assert list(waste.y) == pytest.approx([1.6, 3.2])
-    kv = next(chart for chart in made.charts if chart.name == "kv_dtype_throughput")
-    assert list(kv.x_ticks) == ["bfloat16", "int8"]
+    charts = {chart.name: chart for chart in made.charts}
+    (ttft,) = charts["kv_dtype_ttft"].series[:1]
+    assert ttft.name == "prompts of 64 tokens"
+    # A line for each length of the prompt, the rest as in the first point.
+    assert [s.name for s in charts["block_size_waste"].series] == [
+        "prompts of 64 tokens",
+        "prompts of 128 tokens",
+    ]
+    assert [list(s.x) for s in charts["block_size_waste"].series] == [[16, 32]] * 2
+    assert list(charts["block_size_waste"].series[0].y) == pytest.approx([1.6, 3.2])
+    # No prompt of 64 tokens has 64 in common, so one line is left.
+    assert [s.name for s in charts["shared_prefix_ttft"].series] == ["prompts of 128 tokens"]
+    assert [list(s.y) for s in charts["context_ttft"].series] == [[64, 128]] * 2
+    assert list(charts["kv_dtype_throughput"].x_ticks) == ["bfloat16", "int8"]
     assert len(made.sheets[0].rows) == 12
 
 
@@ -198,7 +206,7 @@ def test_a_killed_sweep_goes_on(tmp_path, smollm2_path):
     ]
     assert float(rows[0]["output_tokens_per_s"]) > 0
     assert (tmp_path / "csv" / "by_context.csv").exists()
-    assert (tmp_path / "s.html").read_text().count("<svg") == 10
+    assert (tmp_path / "s.html").read_text().count("<svg") == 12
 
 
 def test_a_point_that_fails_is_told_and_tried_again(run, tmp_path):

@@ -38,14 +38,18 @@ METRICS: Final = (
     Metric("preemptions", "preemptions", "preempted", "memory.preemptions"),
 )
 _METRIC: Final = {metric.name: metric for metric in METRICS}
-# Name, title, label of the axis, metrics.
+# Name, title, unit, metric.
 _PLOTS: Final = (
-    ("ttft", "Time to first token", "milliseconds", ("ttft_ms",)),
-    ("tpot", "Time per output token", "milliseconds", ("tpot_ms",)),
-    ("throughput", "Throughput", "output tokens/s", ("output_tokens_per_s",)),
-    ("memory", "Peak memory", "MiB", ("peak_rss_mib", "kv_peak_mib")),
-    ("waste", "KV slots that no token filled", "percent", ("waste_percent",)),
+    ("ttft", "Time to first token", "milliseconds", "ttft_ms"),
+    ("tpot", "Time per output token", "milliseconds", "tpot_ms"),
+    ("throughput", "Throughput", "output tokens/s", "output_tokens_per_s"),
+    ("memory", "Peak memory of the process", "MiB", "peak_rss_mib"),
+    ("kv", "Most KV cache in use", "MiB", "kv_peak_mib"),
+    ("waste", "KV slots that no token filled", "percent", "waste_percent"),
 )
+# Whose values have lines of their own, the first of these that moves: it matters most.
+_LINES: Final = ("concurrency", "context", "kv_dtype", "block_size", "shared_prefix", "max_step_tokens")
+_MOST_LINES: Final = 6
 
 
 def document(report: Mapping[str, Any]) -> Document:
@@ -126,27 +130,26 @@ def value_of(point: Mapping[str, Any], metric: Metric) -> float | None:
 
 
 def _charts(points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]) -> list[Chart]:
-    chosen = _slice(points, name, moved)
-    values = [point["point"][name] for point in chosen]
+    """How each metric moves with one axis: a line for each value of another, the rest at its first values."""
+    lines = next((other for other in _LINES if other in moved and other != name), None)
+    slices = {"": _slice(points, name, moved)}
+    if lines is not None:
+        phrase = AXIS[lines].phrase
+        ways = dict.fromkeys(point["point"][lines] for point in points)
+        slices = {phrase.format(way): _slice(points, name, moved, {lines: way}) for way in ways}
+        slices = {label: chosen for label, chosen in slices.items() if len(chosen) > 1}
+    values = sorted({point["point"][name] for point in points}, key=_order)
     is_number = all(isinstance(value, int) for value in values)
-    x = values if is_number else list(range(len(values)))
-    others = [other for other in moved if other != name]
-    caption = f"With {shown(chosen[0]['point'], others)}." if chosen and others else ""
-    has_band = len(points) > sum(len({p["point"][n] for p in points}) - 1 for n in moved) + 1
-    if has_band:
-        caption += " The band reaches from the least to the greatest over all other settings."
+    rest = [other for other in moved if other not in (name, lines)]
+    caption = f"With {shown(points[0]['point'], rest)}." if rest else ""
     found = []
-    for kind, title, y_label, metrics in _PLOTS:
+    for kind, title, unit, metric_name in _PLOTS:
         series = []
-        for metric in (_METRIC[each] for each in metrics):
-            y = [value_of(point, metric) for point in chosen]
-            if any(value is None for value in y):
-                continue
-            low = high = None
-            if has_band:
-                spans = [_span(points, name, value, metric) for value in values]
-                low, high = [span[0] for span in spans], [span[1] for span in spans]
-            series.append(Series(metric.label, x, y, low, high))  # type: ignore[arg-type]
+        for label, chosen in list(slices.items())[:_MOST_LINES]:
+            pairs = [(p["point"][name], value_of(p, _METRIC[metric_name])) for p in chosen]
+            places = [x if is_number else values.index(x) for x, y in pairs if y is not None]
+            if places:
+                series.append(Series(label, places, [y for _, y in pairs if y is not None]))
         if series:
             found.append(
                 Chart(
@@ -154,7 +157,7 @@ def _charts(points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]
                     title=f"{title} by {AXIS[name].label}",
                     caption=caption,
                     x_label=AXIS[name].label,
-                    y_label=y_label,
+                    y_label=unit,
                     series=series,
                     x_ticks=() if is_number else [str(value) for value in values],
                     log_x=is_number and min(values) > 0 and max(values) >= 4 * min(values),
@@ -164,21 +167,20 @@ def _charts(points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]
 
 
 def _slice(
-    points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]
+    points: Sequence[Mapping[str, Any]],
+    name: str,
+    moved: Sequence[str],
+    fixed: Mapping[str, object] | None = None,
 ) -> Sequence[Mapping[str, Any]]:
-    """Points along an axis with the others where the first point has them, in rising order."""
-    base = points[0]["point"]
-    found = [p for p in points if all(p["point"][other] == base[other] for other in moved if other != name)]
-    if all(isinstance(point["point"][name], int) for point in found):
-        found.sort(key=lambda point: int(point["point"][name]))
-    return found
+    """Points along an axis with the others as ``fixed`` or as in the first point, in rising order."""
+    wanted = {**{other: points[0]["point"][other] for other in moved}, **(fixed or {})}
+    found = [p for p in points if all(p["point"][n] == wanted[n] for n in moved if n != name)]
+    return sorted(found, key=lambda point: _order(point["point"][name]))
 
 
-def _span(
-    points: Sequence[Mapping[str, Any]], name: str, value: object, metric: Metric
-) -> tuple[float, float]:
-    found = [v for p in points if p["point"][name] == value and (v := value_of(p, metric)) is not None]
-    return min(found), max(found)
+def _order(value: object) -> tuple[int, str]:
+    """Numbers by size, names by the alphabet."""
+    return (value, "") if isinstance(value, int) else (0, str(value))
 
 
 def _range(points: Sequence[Mapping[str, Any]], name: str) -> str:
