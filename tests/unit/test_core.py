@@ -136,7 +136,7 @@ def test_limits_are_allowed():
     SamplingParams(n=64, best_of=64, temperature=0, logprobs=20, prompt_logprobs=0, min_tokens=64)
     SamplingParams(frequency_penalty=-2, presence_penalty=2, repetition_penalty=1e6, typical_p=1)
     SamplingParams(logit_bias={0: -100, 1: 100}, min_tokens=10**6, max_tokens=None)
-    assert SamplingParams(logit_bias={"7": 1, "08": -1.5}).logit_bias == {7: 1.0, 8: -1.5}  # as in JSON
+    assert SamplingParams(logit_bias={"7": 1, "8": -1.5}).logit_bias == {7: 1.0, 8: -1.5}  # as in JSON
 
 
 def test_numpy_scalars_become_numbers():
