@@ -212,7 +212,7 @@ def test_ctrl_c_reports_what_there_is(fake, tmp_path):
     assert report["repeats"][1]["requests"] == {"total": 6, "ok": 2, "failed": 1, "not_sent": 3}
     assert report["repeats"][1]["failures"] == {"interrupted": {"count": 1, "example": ""}}
     assert report["summary"]["output_tokens_per_s"]["repeats"] == 1
-    assert "Interrupted: 1 complete repeats." in report["warnings"]
+    assert "Interrupted: 1 complete repeat." in report["warnings"]
     Page((tmp_path / "r.html").read_text())
 
 
@@ -230,3 +230,16 @@ def test_options_of_a_file(run, fake, tmp_path):
     assert report["ceilings"] is None
     assert report["repeats"][0]["prompt_tokens"] == 21
     assert report["workload"]["concurrency"] == 2
+
+
+def test_a_key_of_a_file(run, fake, tmp_path):
+    (tmp_path / "key").write_text("sesame\n")
+    server = fake()
+    status, out, _ = run("bench", "serve", server.url, *FEW, "--api-key-file", tmp_path / "key", "--json")
+    assert status == 0
+    assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer sesame"}
+    assert "sesame" not in out
+    (tmp_path / "key").write_text("\n")
+    status, _, err = run("bench", "serve", server.url, "--api-key-file", tmp_path / "key")
+    assert status == 1
+    assert "has no key" in err
