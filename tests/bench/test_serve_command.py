@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from fake_openai import Behaviour
@@ -243,3 +245,31 @@ def test_a_key_of_a_file(run, fake, tmp_path):
     status, _, err = run("bench", "serve", server.url, "--api-key-file", tmp_path / "key")
     assert status == 1
     assert "has no key" in err
+
+
+def test_every_field_is_documented(run, fake):
+    text = (Path(__file__).parents[2] / "docs" / "benchmarking.md").read_text(encoding="utf-8")
+    schema = text.partition("## The JSON object")[2].partition("\n## ")[0]
+    memory = {"used_blocks": 1, "total_blocks": 9, "block_bytes": 8, "waste": 0.5}
+    memory |= {"query_tokens": 1, "hit_tokens": 1}
+    told = {"pool": memory, "scheduler": {"peak_blocks": 1, "num_preemptions": 0}}
+    server = fake(lambda a: Behaviour(status=429 if a.body["max_tokens"] == 2 else 200), memory=lambda: told)
+    options = ("--output-len", "uniform:1,3", "--slo", "ttft=9", "--per-request", "--json", "-n", 9)
+    _, out, _ = run("bench", "serve", server.url, *options)
+    report = json.loads(out)
+    named = {name for part in re.findall(r"`([^`]+)`", schema) for name in part.split(".")}
+    for skipped in (report["workload"], report["machine"], report["summary"]):
+        skipped.clear()  # described as a whole
+    for repeat in report["repeats"]:
+        assert set(repeat["failures"]) == {"http 429"}
+        repeat["failures"] = repeat["failures"]["http 429"]
+    report["settings"]["slo"] = None
+    assert fields_of(report) - named == set()
+
+
+def fields_of(value):
+    if isinstance(value, dict):
+        return set(value).union(*map(fields_of, value.values()))
+    if isinstance(value, list):
+        return set().union(*map(fields_of, value))
+    return set()
