@@ -1,6 +1,5 @@
 """What the commands that run workloads have in common."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,6 +98,8 @@ def measure_all(
     target: "Target", cases: "Sequence[tuple[Workload, ArrivalPlan]]", settings: "ExperimentSettings"
 ) -> list[dict[str, Any]]:
     """Run one experiment after the other; fewer come back if Ctrl-C ends them."""
+    import asyncio
+
     from octavo.bench.experiment import describe, run_experiment
 
     async def run() -> list[dict[str, Any]]:
