@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from octavo.bench.machine import describe
+from octavo.cli.native import native_isa, usable_cores
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.engine import Engine
@@ -117,7 +118,7 @@ def main() -> None:
         for running in arguments.running or [8, 64]
     ]
     if arguments.json:
-        print(json.dumps({"machine": describe(), "results": results}))
+        print(json.dumps({"machine": describe(usable_cores(), native_isa() or "none").as_dict(), "results": results}))
         return
     for result in results:
         print(
