@@ -118,7 +118,8 @@ def main() -> None:
         for running in arguments.running or [8, 64]
     ]
     if arguments.json:
-        print(json.dumps({"machine": describe(usable_cores(), native_isa() or "none").as_dict(), "results": results}))
+        machine = describe(usable_cores(), native_isa() or "none")
+        print(json.dumps({"machine": machine.as_dict(), "results": results}))
         return
     for result in results:
         print(
