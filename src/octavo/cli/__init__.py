@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if sys.stdout is None:
             raise OctavoError("standard output is closed")
         try:
-            app(args=arguments, prog_name="octavo")
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            app(args=given, prog_name="octavo", obj=given)  # reports say how they were made
         finally:
             sys.stdout.flush()  # when Python ends, its failure would be no error of ours
     except OctavoError as error:

@@ -1,25 +1,15 @@
-"""``octavo bench``: measure a part of the engine."""
+"""``octavo bench paging``, ``kernels``, ``step`` and ``scenes``: parts of the engine by themselves."""
 
-import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from octavo.cli import options
-
-app = typer.Typer(help="Measure a part of the engine.", no_args_is_help=True)
+from octavo.cli.bench.delivering import Output, deliver
 
 Quick = Annotated[bool, typer.Option("--quick", help="Few repetitions, to see that it works.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the JSON object to this file.")]
 
 
-@app.callback()
-def _group() -> None:
-    """Measure a part of the engine."""
-
-
-@app.command()
 def paging(
     as_json: options.AsJson = False,
     quick: Quick = False,
@@ -30,11 +20,10 @@ def paging(
     from octavo.bench.paging import render, run
 
     report = run(quick=quick)
-    if not _deliver(report, as_json, output):
+    if not deliver(report, as_json, output):
         print(render(report))
 
 
-@app.command()
 def kernels(
     *,
     quick: Quick = False,
@@ -57,13 +46,12 @@ def kernels(
 
     with Console(stderr=True).status("Measuring the machine") as status:
         report = run(quick=quick, only=only or (), threads=threads, progress=status.update)
-    if not _deliver(report, as_json, output):
+    if not deliver(report, as_json, output):
         render(report)
     if not report["correct"]:
         raise typer.Exit(1)
 
 
-@app.command()
 def step(
     model: options.Model = options.DEFAULT_MODEL,
     *,
@@ -99,11 +87,10 @@ def step(
         block_size=options.parse_block_size(block_size),
         threads=threads,
     )
-    if not _deliver(report, as_json, output):
+    if not deliver(report, as_json, output):
         render(report)
 
 
-@app.command()
 def scenes(
     model: options.Model = options.DEFAULT_MODEL,
     *,
@@ -129,14 +116,5 @@ def scenes(
         block_size=options.parse_block_size(block_size),
         threads=threads,
     )
-    if not _deliver(report, as_json, output):
+    if not deliver(report, as_json, output):
         render(report)
-
-
-def _deliver(report: dict[str, Any], as_json: bool, output: Path | None) -> bool:
-    """Write and print the report as JSON where that was asked for; whether it was printed."""
-    if output is not None:
-        output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    if as_json:
-        print(json.dumps(report))
-    return as_json

@@ -1,0 +1,1 @@
+"""Sending requests, and what came back when."""

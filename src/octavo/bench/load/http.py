@@ -1,0 +1,244 @@
+"""An HTTP client that does little, so that it can say when each piece of an answer came.
+
+The time is taken as soon as the event loop hands over what arrived, before it is parsed. Parsing is left to
+httptools. A client library with more comfort costs several times the processor time for each piece of a
+stream, on the cores that a server on the same machine computes with: ``benchmarks/tool_accuracy.py`` measures
+this client beside httpx. On two cores of a Zen 4 machine a stream's piece cost COST_OWN us here and
+COST_HTTPX us with httpx, which at 2,000 pieces a second is SHARE_OWN and SHARE_HTTPX of a core.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from octavo.core.errors import InvalidRequest, shown
+
+OnBody = Callable[[bytes, float], None]
+_MOST_IDLE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is.
+
+    Attributes:
+        base: the path under which the API lies, such as ``/v1``.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    base: str
+
+    @staticmethod
+    def parse(url: str) -> "Address":
+        """Of a URL, with or without the API's ``/v1``.
+
+        Raises:
+            InvalidRequest: it is no URL of a server.
+        """
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            port = parts.port
+        except ValueError as error:
+            raise InvalidRequest(f"url={shown(url)}: {error}", param="url") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise InvalidRequest(
+                f"url={shown(url)}: write for example http://127.0.0.1:8000 (a key goes into --api-key)",
+                param="url",
+            )
+        base = parts.path.rstrip("/")
+        if not base.endswith("/v1"):
+            base += "/v1"
+        return Address(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), base)
+
+    @property
+    def netloc(self) -> str:
+        """Host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def root(self) -> str:
+        """The path above the API's."""
+        return self.base.removesuffix("/v1")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine, as far as the name tells."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.netloc}{self.root}"
+
+
+@dataclass(slots=True)
+class Response:
+    """Status and headers (names in lower case) of an answer; its body was handed out as it came."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Disconnected(ConnectionError):
+    """The connection ended before the answer did.
+
+    Attributes:
+        began: whether a part of the answer had come.
+    """
+
+    def __init__(self, message: str, *, began: bool) -> None:
+        super().__init__(message)
+        self.began = began
+
+
+class HttpClient:
+    """Connections to one server, each used again after a complete answer."""
+
+    def __init__(self, address: Address, headers: dict[str, str]) -> None:
+        self._address = address
+        self._ssl = ssl.create_default_context() if address.scheme == "https" else None
+        self._idle: list[_Connection] = []
+        fixed = {"Host": address.netloc, "Accept-Encoding": "identity", **headers}
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
+
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, on_response: Callable[[Response], OnBody]
+    ) -> Response:
+        """Send a request and wait for the end of its answer.
+
+        Args:
+            on_response: called when the headers are there; gives what takes the body's pieces, each with the
+                time at which it came.
+
+        Raises:
+            OSError: no connection.
+            Disconnected: the answer is incomplete, or no HTTP.
+        """
+        head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n".encode()
+        while True:
+            connection = await self._connection()
+            reused = connection.num_answers > 0
+            try:
+                response = await connection.exchange(head + body, on_response)
+            except Disconnected as error:
+                # The server had given up an idle connection at the moment in which we took it.
+                if reused and not error.began:
+                    continue
+                raise
+            except BaseException:
+                connection.abort()
+                raise
+            if connection.is_reusable and len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+            else:
+                connection.abort()
+            return response
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        for connection in self._idle:
+            connection.abort()
+        self._idle.clear()
+
+    async def _connection(self) -> "_Connection":
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable:
+                return connection
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            _Connection, self._address.host, self._address.port, ssl=self._ssl
+        )
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; one request at a time. Methods named ``on_*`` are called by the parser."""
+
+    def __init__(self) -> None:
+        self.num_answers = 0
+        self.is_reusable = True
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[Response] | None = None
+        self._now = 0.0
+
+    async def exchange(self, request: bytes, on_response: Callable[[Response], OnBody]) -> Response:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise Disconnected("the connection is closed", began=False)
+        self._parser = httptools.HttpResponseParser(self)
+        self._response = Response()
+        self._on_response = on_response
+        self._sink: OnBody | None = None
+        self._done = asyncio.get_running_loop().create_future()
+        transport.write(request)
+        return await self._done
+
+    def abort(self) -> None:
+        self.is_reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._now = time.perf_counter()
+        if self._done is None or self._done.done():
+            self.abort()  # nobody asked
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._end(Disconnected(f"not HTTP: {error}", began=True))
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_reusable = False
+        response = getattr(self, "_response", None)
+        if self._done is None or response is None:
+            return
+        headers = response.headers
+        ends_with_connection = response.status and not (
+            "content-length" in headers or "transfer-encoding" in headers
+        )
+        if ends_with_connection and error is None:
+            self._end(None)
+        else:
+            why = "the connection was closed" if error is None else str(error)
+            self._end(Disconnected(why, began=response.status != 0))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._response.status = self._parser.get_status_code()
+        if self._response.status >= 200:
+            self._sink = self._on_response(self._response)
+
+    def on_body(self, body: bytes) -> None:
+        if self._sink is not None:
+            self._sink(body, self._now)
+
+    def on_message_complete(self) -> None:
+        if self._response.status < 200:
+            self._response = Response()  # "continue" and the like: the answer follows
+            return
+        self.num_answers += 1
+        self.is_reusable = self._parser.should_keep_alive()
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._done is None or self._done.done():
+            return
+        if error is None:
+            self._done.set_result(self._response)
+        else:
+            self.is_reusable = False
+            self._done.set_exception(error)

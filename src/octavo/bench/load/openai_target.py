@@ -1,0 +1,242 @@
+"""A server that speaks OpenAI's API, streaming."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.bench.load.answers import StreamedAnswer, error_text
+from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, CONNECT, NO_OUTPUT, TIMEOUT, Exchange
+from octavo.bench.load.http import Address, Disconnected, HttpClient, Response
+from octavo.bench.load.rss import peak_rss_bytes
+from octavo.bench.load.target import MemoryFacts
+from octavo.bench.workloads.item import Prompt, prompt_as_json
+from octavo.core.errors import OctavoError, shown
+
+_MOST_ERROR_BYTES = 1 << 16
+_REFUSALS = (400, 422)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How to talk to a server.
+
+    Attributes:
+        model: what it calls the model; None asks it.
+        is_chat: use ``/v1/chat/completions``; prompts that are messages need it.
+        ignore_eos: send ``ignore_eos``, so that every answer has the length that was asked for; None tries
+            whether the server takes it.
+        body: fields to add to every request.
+        timeout_s: for a whole request.
+        pid: of the server, if it runs on this machine.
+        asks_memory: ask for ``/v1/memory``, which Octavo has.
+    """
+
+    model: str | None = None
+    api_key: str | None = None
+    is_chat: bool = False
+    ignore_eos: bool | None = None
+    body: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float = 600.0
+    pid: int | None = None
+    asks_memory: bool = True
+
+
+class OpenAITarget:
+    """Sends requests to a server.
+
+    Args:
+        url: with or without the API's ``/v1``.
+    """
+
+    def __init__(self, url: str, options: ServerOptions) -> None:
+        self.address = Address.parse(url)
+        self.options = options
+        self.model = options.model or ""
+        self._client: HttpClient | None = None
+        self._extra: dict[str, Any] = {}
+        self._kind: str | None = None
+        self._tells_memory = options.asks_memory
+
+    async def open(self) -> None:
+        """Ask what it serves, and try which of the fields beyond OpenAI's API it takes.
+
+        Raises:
+            OctavoError: it is not there, has no model, or refuses a small request.
+        """
+        headers = {"Content-Type": "application/json", "User-Agent": "octavo-bench"}
+        if self.options.api_key:
+            headers["Authorization"] = f"Bearer {self.options.api_key}"
+        self._client = HttpClient(self.address, headers)
+        if not self.model:
+            self.model = await self._find_model()
+        await self._probe()
+        self._kind = await self._find_kind()
+        self._tells_memory = self._tells_memory and await self.memory() is not None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def send(self, prompt: Prompt, max_tokens: int, exchange: Exchange) -> None:
+        """Stream the continuation of a prompt."""
+        is_chat = self.options.is_chat
+        told = prompt_as_json(prompt)
+        body: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "stream": True}
+        if is_chat:
+            body["messages"] = [{"role": "user", "content": told}] if isinstance(told, str) else told
+        else:
+            body["prompt"] = told
+        body |= {"temperature": 0, **self._extra, **self.options.body}
+        path = f"{self.address.base}/{'chat/completions' if is_chat else 'completions'}"
+        content = json.dumps(body, separators=(",", ":")).encode()
+        exchange.sent_s = time.perf_counter()
+        await self._stream(path, content, exchange, is_chat=is_chat)
+        exchange.closed_s = time.perf_counter()
+        if exchange.failure is None and not exchange.chunk_s and not exchange.output_tokens:
+            exchange.fail(NO_OUTPUT, f"finish_reason {shown(exchange.finish_reason)}")
+
+    async def memory(self) -> MemoryFacts | None:
+        """From ``/v1/memory``, if it is an Octavo server."""
+        if not self._tells_memory:
+            return None
+        try:
+            found = await self._get(f"{self.address.base}/memory")
+            pool, scheduler = found["pool"], found["scheduler"]
+            return MemoryFacts(
+                used_blocks=pool["used_blocks"],
+                total_blocks=pool["total_blocks"],
+                block_bytes=pool["block_bytes"],
+                waste=pool["waste"],
+                peak_blocks=scheduler["peak_blocks"],
+                num_preemptions=scheduler["num_preemptions"],
+                query_tokens=pool["query_tokens"],
+                hit_tokens=pool["hit_tokens"],
+            )
+        except (OctavoError, KeyError, TypeError):
+            return None
+
+    def describe(self) -> dict[str, Any]:
+        """For reports."""
+        return {
+            "kind": "server",
+            "url": str(self.address),
+            "is_local": self.address.is_local,
+            "server": self._kind,
+            "model": self.model,
+            "endpoint": "chat/completions" if self.options.is_chat else "completions",
+            "ignore_eos": bool(self._extra.get("ignore_eos")),
+            "asks_usage": "stream_options" in self._extra,
+            "body": self.options.body,
+        }
+
+    def peak_rss_bytes(self) -> int | None:
+        """Of the process whose id was given, and its children."""
+        return None if self.options.pid is None else peak_rss_bytes(self.options.pid)
+
+    async def _stream(self, path: str, content: bytes, exchange: Exchange, *, is_chat: bool) -> None:
+        assert self._client is not None
+        answer = StreamedAnswer(exchange, is_chat=is_chat)
+        error = bytearray()
+        is_stream = False
+
+        def on_response(response: Response) -> Callable[[bytes, float], None]:
+            nonlocal is_stream
+            kind = response.headers.get("content-type", "")
+            is_stream = response.status == 200 and kind.startswith("text/event-stream")
+            return answer.feed if is_stream else lambda body, _: _keep(error, body)
+
+        try:
+            async with asyncio.timeout(self.options.timeout_s):
+                response = await self._client.request("POST", path, content, on_response=on_response)
+        except TimeoutError:
+            exchange.fail(TIMEOUT, f"after {self.options.timeout_s:g} s")
+        except Disconnected as problem:
+            exchange.fail(BROKEN if problem.began else CONNECT, str(problem))
+        except OSError as problem:
+            exchange.fail(CONNECT, str(problem))
+        else:
+            if response.status != 200:
+                exchange.fail(f"http {response.status}", _message(bytes(error)))
+            elif not is_stream:
+                exchange.fail(BAD_ANSWER, f"not a stream of events: {shown(bytes(error))}")
+            elif exchange.finish_reason is None:
+                exchange.fail(BROKEN, "the stream ended without a finish_reason")
+
+    async def _probe(self) -> None:
+        """Find the extra fields that the server takes, with requests of one token."""
+        usage = {"stream_options": {"include_usage": True}}
+        ignore = {} if self.options.ignore_eos is False else {"ignore_eos": True}
+        if self.options.ignore_eos:
+            candidates: list[dict[str, Any]] = [{**usage, **ignore}, ignore]
+        else:
+            candidates = [{**usage, **ignore}, usage, ignore, {}]
+        exchange = Exchange()
+        for extra in candidates:
+            self._extra, exchange = extra, Exchange()
+            await self.send("Hello", 1, exchange)
+            if exchange.failure not in [f"http {status}" for status in _REFUSALS]:
+                break
+        if exchange.failure is not None and exchange.failure != NO_OUTPUT:
+            raise OctavoError(f"{self.address} does not answer a small request: {_why(exchange)}")
+
+    async def _find_model(self) -> str:
+        found = await self._get(f"{self.address.base}/models")
+        names = [each["id"] for each in found.get("data", []) if isinstance(each, dict) and "id" in each]
+        if not names:
+            raise OctavoError(f"{self.address} has no model; name one with --model-name")
+        if len(names) > 1:
+            some = ", ".join(names[:9])
+            raise OctavoError(f"{self.address} has {len(names)} models; choose with --model-name: {some}")
+        return str(names[0])
+
+    async def _find_kind(self) -> str | None:
+        """Name and version of the server, if it tells; for reports only."""
+        try:
+            models = await self._get(f"{self.address.base}/models")
+            owner = str(models["data"][0]["owned_by"])
+        except (OctavoError, KeyError, IndexError, TypeError):
+            owner = ""
+        try:
+            version = str((await self._get(f"{self.address.root}/version"))["version"])
+        except (OctavoError, KeyError, TypeError):
+            version = ""
+        return f"{owner} {version}".strip()[:100] or None
+
+    async def _get(self, path: str) -> Any:
+        assert self._client is not None
+        body = bytearray()
+        try:
+            async with asyncio.timeout(min(30.0, self.options.timeout_s)):
+                response = await self._client.request(
+                    "GET", path, on_response=lambda _: lambda part, _now: body.extend(part)
+                )
+        except TimeoutError:
+            raise OctavoError(f"{self.address} does not answer") from None
+        except OSError as error:
+            raise OctavoError(f"cannot reach {self.address}: {error}") from error
+        if response.status != 200:
+            raise OctavoError(f"{self.address}{path}: status {response.status}: {_message(bytes(body))}")
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise OctavoError(f"{self.address}{path} is not JSON") from None
+
+
+def _keep(error: bytearray, body: bytes) -> None:
+    if len(error) < _MOST_ERROR_BYTES:
+        error.extend(body)
+
+
+def _message(body: bytes) -> str:
+    try:
+        return error_text(json.loads(body))
+    except ValueError:
+        return body[:300].decode(errors="replace")
+
+
+def _why(exchange: Exchange) -> str:
+    return f"{exchange.failure}: {exchange.detail}" if exchange.detail else str(exchange.failure)

@@ -1,0 +1,1 @@
+"""Numbers from what was recorded."""

@@ -1,0 +1,58 @@
+"""A distribution in a few numbers, and how sure a mean is."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+PERCENTILES: Final = (50, 90, 95, 99)
+
+# 97.5 % quantiles of Student's t, by degrees of freedom from 1.
+_T: Final = (
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
+    2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860,
+    2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
+)  # fmt: skip
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Of values in rising order, linear between neighbours: 0 is the least, 100 the most."""
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Mean, percentiles, greatest and number; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return {
+        "mean": math.fsum(ordered) / len(ordered),
+        **{f"p{percent}": percentile(ordered, percent) for percent in PERCENTILES},
+        "max": ordered[-1],
+        "count": len(ordered),
+    }
+
+
+def interval(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Mean of the repeats with its 95 % confidence interval by Student's t.
+
+    It tells how far the mean of further repeats would lie, if they were like these; one repeat tells nothing,
+    and has no interval.
+    """
+    mean = math.fsum(values) / len(values)
+    low = high = None
+    if len(values) > 1:
+        half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+        low, high = mean - half, mean + half
+    return {"mean": mean, "low": low, "high": high, "repeats": len(values)}
+
+
+def t_quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's t; beyond 30 degrees of freedom to better than a thousandth."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = statistics.NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom)

@@ -1,0 +1,135 @@
+"""What one run says, and what several runs say together."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from octavo.bench.load.generator import LoadResult, Record
+from octavo.bench.metrics.slo import Slo
+from octavo.bench.metrics.spread import interval, spread
+from octavo.bench.metrics.timings import Timings, timings_of
+
+LATENCIES: Final = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
+# Numbers of a run whose mean over the repeats is of interest, with the interval.
+_SCALARS: Final = (
+    ("duration_s",),
+    ("requests_per_s",),
+    ("prompt_tokens_per_s",),
+    ("output_tokens_per_s",),
+    ("goodput", "requests_per_s"),
+    ("goodput", "fraction"),
+    ("memory", "peak_blocks"),
+    ("memory", "peak_bytes"),
+    ("memory", "waste_mean"),
+    ("memory", "waste_max"),
+    ("memory", "preemptions"),
+    ("memory", "hit_rate"),
+    *((name, statistic) for name in LATENCIES for statistic in _STATISTICS),
+)
+
+
+def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
+    """One run. Latencies and tokens are of the requests that were answered in full; the others are counted.
+
+    ``requests.failed`` counts all others that were sent, ``failures`` says why. Goodput is of the answered
+    requests that keep the objective, as a fraction of all that were due.
+    """
+    good = [record for record in result.records if record.is_ok]
+    timings = [timings_of(record) for record in good]
+    duration_s = max(result.end_s - result.start_s, 1e-9)
+    prompt_tokens = [r.exchange.prompt_tokens for r in good if r.exchange.prompt_tokens is not None]
+    output_tokens = sum(t.num_tokens for t in timings)
+    num_chunks = sum(t.num_chunks for t in timings)
+    total = len(result.records) + result.num_not_sent
+    return {
+        "complete": result.is_complete,
+        "duration_s": duration_s,
+        "requests": {
+            "total": total,
+            "ok": len(good),
+            "failed": len(result.records) - len(good),
+            "not_sent": result.num_not_sent,
+        },
+        "failures": _failures(result.records),
+        "ttft_s": spread([t.ttft_s for t in timings if t.ttft_s is not None]),
+        "tpot_s": spread([t.tpot_s for t in timings if t.tpot_s is not None]),
+        "itl_s": spread([gap for t in timings for gap in t.itl_s]),
+        "e2e_s": spread([t.e2e_s for t in timings if t.e2e_s is not None]),
+        "lateness_s": spread([t.lateness_s for t in timings]),
+        "requests_per_s": len(good) / duration_s,
+        "prompt_tokens": sum(prompt_tokens) if len(prompt_tokens) == len(good) else None,
+        "output_tokens": output_tokens,
+        "cached_tokens": sum(r.exchange.cached_tokens or 0 for r in good),
+        "prompt_tokens_per_s": (sum(prompt_tokens) / duration_s if len(prompt_tokens) == len(good) else None),
+        "output_tokens_per_s": output_tokens / duration_s,
+        "goodput": None if slo is None else _goodput(timings, slo, total, duration_s),
+        "counts": {
+            "tokens_per_chunk": output_tokens / num_chunks if num_chunks else None,
+            "without_usage": sum(r.exchange.output_tokens is None for r in good),
+            "chunks_differ": sum(t.misses_tokens for t in timings),
+            "shorter_than_asked": sum(
+                t.num_tokens < r.item.max_tokens for r, t in zip(good, timings, strict=True)
+            ),
+        },
+    }
+
+
+def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Means over the complete repeats, with 95 % intervals, by names such as ``"ttft_s.p50"``.
+
+    If none is complete, the last one alone.
+    """
+    chosen = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
+    found = {}
+    for path in _SCALARS:
+        values = [value for repeat in chosen if (value := _at(repeat, path)) is not None]
+        if values and len(values) == len(chosen):
+            found[".".join(path)] = interval(values)
+    return found
+
+
+def request_as_dict(record: Record, start_s: float) -> dict[str, Any]:
+    """One request, for ``--per-request``: moments are seconds after the start of its repeat."""
+    exchange, item = record.exchange, record.item
+    timings = timings_of(record) if record.is_ok else None
+    return {
+        "index": item.index,
+        "session": item.session,
+        "turn": item.turn,
+        "due_s": record.due_s - start_s,
+        "sent_s": exchange.sent_s - start_s,
+        "chunk_s": [moment - start_s for moment in exchange.chunk_s],
+        "end_s": exchange.closed_s - start_s,
+        "ttft_s": None if timings is None else timings.ttft_s,
+        "tpot_s": None if timings is None else timings.tpot_s,
+        "e2e_s": None if timings is None else timings.e2e_s,
+        "prompt_tokens": exchange.prompt_tokens,
+        "cached_tokens": exchange.cached_tokens,
+        "output_tokens": exchange.num_output_tokens,
+        "max_tokens": item.max_tokens,
+        "finish_reason": exchange.finish_reason,
+        "failure": exchange.failure,
+        "detail": exchange.detail or None,
+    }
+
+
+def _failures(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """By reason, the most frequent first, with one example of each."""
+    counts = Counter(r.exchange.failure for r in records if r.exchange.failure is not None)
+    examples = {r.exchange.failure: r.exchange.detail for r in reversed(records) if r.exchange.failure}
+    return {reason: {"count": n, "example": examples[reason]} for reason, n in counts.most_common()}
+
+
+def _goodput(timings: Sequence[Timings], slo: Slo, total: int, duration_s: float) -> dict[str, Any]:
+    kept = sum(slo.is_kept(t) for t in timings)
+    return {"kept": kept, "fraction": kept / total if total else None, "requests_per_s": kept / duration_s}
+
+
+def _at(values: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    found: Any = values
+    for name in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name)
+    return found if isinstance(found, (int, float)) else None

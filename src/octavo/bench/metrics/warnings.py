@@ -1,0 +1,85 @@
+"""What a reader must know before believing the numbers."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+# The generator's own delay at which it is worth a word: this fraction of the median time to the first token.
+_LATE: Final = 0.05
+_SEVERAL: Final = 1.05  # tokens per chunk
+
+
+def warnings_of(
+    repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any], *, interrupted: bool
+) -> list[str]:
+    """Sentences, the gravest first."""
+    found = []
+    if interrupted:
+        complete = sum(repeat["complete"] for repeat in repeats)
+        found.append(
+            f"Interrupted: {complete} complete repeats"
+            + ("." if complete else "; the numbers are of a part of one, and too good for long requests.")
+        )
+    found += _failures(repeats)
+    found += _lateness(repeats)
+    found += _counts(repeats, target)
+    if len(repeats) == 1 and not interrupted:
+        found.append("One repeat only: no confidence intervals.")
+    return found
+
+
+def _failures(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    total = sum(repeat["requests"]["total"] for repeat in repeats)
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for repeat in repeats:
+        for reason, told in repeat["failures"].items():
+            counts[reason] += told["count"]
+            examples.setdefault(reason, told["example"])
+    return [
+        f"{count} of {total} requests failed: {reason}"
+        + (f" ({examples[reason]})." if examples[reason] else ".")
+        for reason, count in counts.most_common()
+    ]
+
+
+def _lateness(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    pairs = [(r["lateness_s"], r["ttft_s"]) for r in repeats if r["lateness_s"] and r["ttft_s"]]
+    worst = max(pairs, key=lambda pair: pair[0]["p99"] / max(pair[1]["p50"], 1e-9), default=None)
+    if worst is None or worst[0]["p99"] <= _LATE * worst[1]["p50"]:
+        return []
+    return [
+        f"The load generator was late: p99 {worst[0]['p99'] * 1e3:.1f} ms, with a median time to first token "
+        f"of {worst[1]['p50'] * 1e3:.1f} ms. Latencies count from when requests were due, so this is in "
+        "them: the machine is too busy, or the rate too high for one generator."
+    ]
+
+
+def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> list[str]:
+    found = []
+    ok = sum(repeat["requests"]["ok"] for repeat in repeats)
+    counts: Counter[str] = Counter()
+    for repeat in repeats:
+        for name in ("without_usage", "chunks_differ", "shorter_than_asked"):
+            counts[name] += repeat["counts"][name]
+    rates = [r["counts"]["tokens_per_chunk"] for r in repeats if r["counts"]["tokens_per_chunk"]]
+    if counts["without_usage"]:
+        found.append(
+            f"{counts['without_usage']} of {ok} answers came without usage: their tokens are counted by "
+            "chunks."
+        )
+    if rates and max(rates) > _SEVERAL:
+        first = "known" if target.get("kind") == "engine" else "taken as 1"
+        found.append(
+            f"Chunks carried {max(rates):.2f} tokens on average. ITL is the gap between chunks, as a reader "
+            f"sees it; TPOT counts tokens, those of the first chunk {first}."
+        )
+    elif counts["chunks_differ"]:
+        found.append(
+            f"In {counts['chunks_differ']} of {ok} answers the server counted other tokens than chunks came: "
+            "some tokens had no text of their own, or shared a chunk."
+        )
+    if counts["shorter_than_asked"]:
+        why = "" if target.get("ignore_eos") else ", as the model's end token was not ignored"
+        found.append(f"{counts['shorter_than_asked']} of {ok} answers were shorter than asked for{why}.")
+    return found

@@ -1,0 +1,1 @@
+"""Reports: JSON, text, and a page with plots."""

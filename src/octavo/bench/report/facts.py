@@ -1,0 +1,64 @@
+"""Sentences about what was measured, on what."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.core.units import format_bytes
+
+
+def machine_fact(report: Mapping[str, Any]) -> str:
+    """The processor, and how much of it is used."""
+    machine = report["machine"]
+    whose = "" if report["target"].get("is_local", True) else "load generator on "
+    return f"{whose}{machine['cpu']}, {machine['threads']} of {machine['cores']} cores, {machine['isa']}"
+
+
+def ceilings_fact(report: Mapping[str, Any]) -> str | None:
+    """What the machine can do at most, measured at the end of the same run."""
+    ceilings = report["ceilings"]
+    if ceilings is None:
+        return None
+    reads = ", ".join(f"{read['level']} {read['gb_s']:.0f}" for read in ceilings["read"])
+    return (
+        f"read {reads} GB/s; int8 {ceilings['int8_gop_s']:.0f} GOP/s, bfloat16 "
+        f"{ceilings['bfloat16_gflop_s']:.0f} and float32 {ceilings['float32_gflop_s']:.0f} GFLOP/s"
+    )
+
+
+def model_fact(report: Mapping[str, Any]) -> str:
+    """The model, its precision, and what runs it."""
+    target = report["target"]
+    precision = target.get("label") or target.get("precision")
+    if target["kind"] == "engine":
+        parts = [precision, f"in process, blocks of {target['block_size']} tokens"]
+        parts.append(f"KV pool of {format_bytes(target['kv_pool_bytes'])}")
+        parts.append(f"steps of {target['max_step_tokens']} tokens")
+        if not target["prefix_cache"]:
+            parts.append("no prefix cache")
+    else:
+        server = target.get("server")
+        parts = [precision or "precision not told (--label names it)"]
+        parts.append(f"{server} at {target['url']}" if server else f"served at {target['url']}")
+    return f"{target['model']}: " + ", ".join(part for part in parts if part)
+
+
+def workload_fact(workload: Mapping[str, Any]) -> str:
+    """What was asked, in words."""
+    kind = workload["kind"]
+    if kind == "conversations":
+        text = f"{workload['num_sessions']} conversations of {workload['turns']} turns"
+    elif kind in ("mooncake", "azure", "prompts"):
+        text = f"{workload['num_requests']} requests of {workload['file']}"
+        if workload.get("scale", 1.0) != 1.0:
+            text += f", time x {workload['scale']:g}"
+        if workload.get("max_prompt_tokens"):
+            text += f", prompts up to {workload['max_prompt_tokens']:,} tokens"
+    else:
+        text = f"{workload['num_requests']} requests"
+    if "input_len" in workload:
+        prefixes = workload.get("prefixes") or []
+        shared = f"{' + '.join(prefixes)} shared + " if prefixes else ""
+        text += f", {shared}{workload['input_len']} tokens in, {workload['output_len']} out"
+    if kind == "repetitive":
+        text += f", repeating {workload['phrase_len']} tokens"
+    return text

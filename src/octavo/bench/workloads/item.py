@@ -1,0 +1,107 @@
+"""One request of a workload, and workloads as such."""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+
+class Message(NamedTuple):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+# An array and no list: a trace has tens of millions of token ids.
+if TYPE_CHECKING:
+    TokenIds = array[int]
+else:
+    TokenIds = array  # before Python 3.12 it takes no parameter
+
+Prompt = str | TokenIds | tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkItem:
+    """One request.
+
+    Attributes:
+        index: its number in the workload.
+        prompt: what it says; of a later turn, what is new: it follows the turn before and its answer.
+        max_tokens: output tokens wanted, at most.
+        arrival_s: seconds after the start, where the workload itself says so; otherwise the load generator
+            decides.
+        session: turns of one conversation have the same number; None is a request on its own.
+        turn: 0 is the first of its session.
+        pause_s: seconds between the answer of the turn before and this request.
+    """
+
+    index: int
+    prompt: Prompt
+    max_tokens: int
+    arrival_s: float | None = None
+    session: int | None = None
+    turn: int = 0
+    pause_s: float = 0.0
+
+
+class Workload(Protocol):
+    """A source of requests."""
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether its requests say when they come."""
+        ...
+
+    def items(self, repeat: int) -> list[WorkItem]:
+        """The requests of one repeat, in the order of arrival.
+
+        Repeats have the same lengths and arrivals; contents that are made up differ, so that no repeat finds
+        in a cache what an earlier one left there. Repeat -1 is the warm-up's.
+        """
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, for reports: plain values."""
+        ...
+
+
+def prompt_as_json(prompt: Prompt) -> str | list[int] | list[dict[str, str]]:
+    """A prompt as OpenAI's API wants it."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, array):
+        return prompt.tolist()
+    return [message._asdict() for message in prompt]
+
+
+def prompt_len(prompt: Prompt) -> int | None:
+    """Tokens, if they are known without a tokenizer."""
+    return len(prompt) if isinstance(prompt, array) else None
+
+
+def follow(before: Prompt, answer: str, new: Prompt) -> Prompt:
+    """The whole prompt of a later turn: all that was said, and what is new.
+
+    Raises:
+        ValueError: token ids cannot follow an answer that is known as text only.
+    """
+    if isinstance(before, tuple) and isinstance(new, tuple):
+        return (*before, Message("assistant", answer), *new)
+    if isinstance(before, str) and isinstance(new, str):
+        return before + answer + new
+    raise ValueError("a conversation needs texts or messages, all of one kind")
+
+
+def digest(items: Sequence[WorkItem]) -> str:
+    """A hash of everything in a stream: equal digests are equal requests."""
+    found = hashlib.sha256()
+    for item in items:
+        prompt = item.prompt
+        found.update(prompt.tobytes() if isinstance(prompt, array) else json.dumps(prompt).encode())
+        rest = (item.index, item.max_tokens, item.arrival_s, item.session, item.turn, item.pause_s)
+        found.update(repr(rest).encode())
+    return found.hexdigest()

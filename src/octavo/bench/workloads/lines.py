@@ -1,0 +1,95 @@
+"""Files read line by line; what is wrong is told with the file's name and the line's number."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from octavo.core.errors import InvalidRequest, shown
+
+
+class MalformedLine(InvalidRequest):
+    """A line of a trace that does not say what it should.
+
+    Attributes:
+        line: its number, from 1.
+    """
+
+    def __init__(self, file: Path, line: int, message: str) -> None:
+        super().__init__(f"{file}:{line}: {message}")
+        self.line = line
+
+
+def numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their numbers.
+
+    Raises:
+        InvalidRequest: the file cannot be read.
+        MalformedLine: a line is not UTF-8.
+    """
+    number = 0
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if text := line.decode("utf-8-sig" if number == 1 else "utf-8").strip():
+                    yield number, text
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MalformedLine(file, number, f"is not UTF-8: {error.reason}") from error
+
+
+def json_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON object of each line.
+
+    Raises:
+        MalformedLine: a line is none.
+    """
+    for number, text in numbered_lines(file):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise MalformedLine(file, number, f"is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise MalformedLine(file, number, f"must be a JSON object, not {shown(found)}")
+        yield number, found
+
+
+class Fields:
+    """The fields of one line, taken with their types checked."""
+
+    def __init__(self, file: Path, line: int, values: Mapping[str, Any]) -> None:
+        self.file = file
+        self.line = line
+        self._values = values
+
+    def wrong(self, message: str) -> MalformedLine:
+        """The error to raise."""
+        return MalformedLine(self.file, self.line, message)
+
+    def integer(self, name: str, *, least: int) -> int:
+        """A whole number."""
+        value = self._get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.wrong(f"{name}={shown(value)}: must be an integer, at least {least}")
+        return value
+
+    def number(self, name: str, *, least: float) -> float:
+        """A number that is finite."""
+        value = self._get(name)
+        good = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not good or not least <= value < float("inf"):
+            raise self.wrong(f"{name}={shown(value)}: must be a number, at least {least:g}")
+        return float(value)
+
+    def integers(self, name: str) -> list[int]:
+        """A list of whole numbers, none negative."""
+        value = self._get(name)
+        if not isinstance(value, list) or any(type(v) is not int or v < 0 for v in value):
+            raise self.wrong(f"{name}={shown(value)}: must be a list of integers, none negative")
+        return value
+
+    def _get(self, name: str) -> Any:
+        if name not in self._values:
+            raise self.wrong(f"has no {name!r}")
+        return self._values[name]

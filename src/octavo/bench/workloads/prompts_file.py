@@ -1,0 +1,103 @@
+"""Prompts from a file: a JSON object per line.
+
+``{"prompt": "a text"}``, ``{"prompt": [1, 2, 3]}`` or ``{"messages": [{"role": "user", "content": "..."}]}``,
+and if wanted ``"max_tokens"``, and ``"arrival_s"``, seconds after the start, in all lines or none.
+"""
+
+from array import array
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from octavo.bench.workloads.item import Message, Prompt, WorkItem
+from octavo.bench.workloads.limits import TraceLimits
+from octavo.bench.workloads.lines import Fields, json_objects
+from octavo.core.errors import InvalidRequest, shown
+
+_MOST_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsFile:
+    """The same requests in every repeat: what a server caches it finds again, and reports say how much."""
+
+    file: Path
+    requests: tuple[WorkItem, ...]
+    limits: TraceLimits
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether its requests say when they come."""
+        return self.requests[0].arrival_s is not None
+
+    def items(self, repeat: int) -> list[WorkItem]:
+        """All of them."""
+        return list(self.requests)
+
+    def describe(self) -> dict[str, Any]:
+        """For reports."""
+        return {
+            "kind": "prompts",
+            "file": self.file.name,
+            "num_requests": len(self.requests),
+            **self.limits.describe(),
+        }
+
+
+def read_prompts(file: Path, limits: TraceLimits, *, max_tokens: int) -> PromptsFile:
+    """Read such a file.
+
+    Args:
+        max_tokens: of lines that do not say.
+
+    Raises:
+        MalformedLine: names file and line.
+    """
+    items: list[WorkItem] = []
+    for number, values in json_objects(file):
+        fields = Fields(file, number, values)
+        has_arrival = "arrival_s" in values
+        if items and has_arrival != (items[0].arrival_s is not None):
+            raise fields.wrong("arrival_s must be in all lines or in none")
+        wanted = fields.integer("max_tokens", least=1) if "max_tokens" in values else max_tokens
+        arrival_s = fields.number("arrival_s", least=0) * limits.scale if has_arrival else None
+        items.append(
+            WorkItem(
+                index=len(items),
+                prompt=_prompt(fields, values, limits),
+                max_tokens=limits.output_len(wanted),
+                arrival_s=arrival_s,
+            )
+        )
+    if not items:
+        raise InvalidRequest(f"{file} has no prompts")
+    items.sort(key=lambda item: item.arrival_s or 0.0)
+    chosen = tuple(replace(item, index=i) for i, item in enumerate(items[: limits.limit]))
+    return PromptsFile(file, chosen, limits)
+
+
+def _prompt(fields: Fields, values: dict[str, Any], limits: TraceLimits) -> Prompt:
+    if ("prompt" in values) == ("messages" in values):
+        raise fields.wrong('must have either "prompt" or "messages"')
+    if "messages" in values:
+        return tuple(_message(fields, message) for message in _not_empty(fields, values["messages"]))
+    prompt = values["prompt"]
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if isinstance(prompt, list) and prompt and all(type(t) is int and 0 <= t <= _MOST_ID for t in prompt):
+        return array("i", prompt[: limits.max_prompt_tokens])
+    raise fields.wrong(f"prompt={shown(prompt)}: must be a text or a list of token ids, not empty")
+
+
+def _not_empty(fields: Fields, value: Any) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise fields.wrong(f"messages={shown(value)}: must be a list of messages, not empty")
+    return value
+
+
+def _message(fields: Fields, value: Any) -> Message:
+    if isinstance(value, dict):
+        role, content = value.get("role"), value.get("content")
+        if isinstance(role, str) and isinstance(content, str):
+            return Message(role, content)
+    raise fields.wrong(f"message {shown(value)}: must have role and content, both texts")

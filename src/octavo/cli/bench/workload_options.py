@@ -1,0 +1,135 @@
+"""Options that say what is asked, and the workload that they describe."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import typer
+
+from octavo.cli.completion import one_of
+from octavo.core.errors import InvalidConfig, shown
+
+if TYPE_CHECKING:
+    from octavo.bench.workloads.contents import Vocabulary
+    from octavo.bench.workloads.item import Workload
+
+WorkloadName = Literal["synthetic", "repetitive", "chat", "prompts", "mooncake", "azure"]
+
+Kind = Annotated[
+    str,
+    typer.Option(
+        "--workload",
+        "-w",
+        help="synthetic, repetitive, chat (several turns), or from --file: prompts, mooncake, azure.",
+        autocompletion=one_of(WorkloadName),
+    ),
+]
+File = Annotated[Path | None, typer.Option("--file", help="The trace, or the prompts: JSON lines or CSV.")]
+Requests = Annotated[int, typer.Option("--requests", "-n", min=1, help="Requests of one repeat.")]
+InputLen = Annotated[
+    str,
+    typer.Option(
+        help="Prompt tokens: 128, uniform:64,256, lognormal:200,0.8 (median, sigma), empirical:FILE."
+    ),
+]
+OutputLen = Annotated[str, typer.Option(help="Output tokens, in the same way.")]
+SharedPrefix = Annotated[
+    str,
+    typer.Option(help="Tokens that prompts begin with in common: 1024, or a tree like 512x1,256x4."),
+]
+PhraseLen = Annotated[int, typer.Option(min=1, help="repetitive: tokens that a prompt repeats.")]
+Turns = Annotated[str, typer.Option(help="chat: turns of a conversation, like --input-len.")]
+SystemLen = Annotated[int, typer.Option(min=0, help="chat: words of the system message all share.")]
+Pause = Annotated[float, typer.Option(min=0, help="chat: seconds from an answer to the next turn.")]
+Scale = Annotated[float, typer.Option(help="Arrival times are multiplied by this: 2 is half as fast.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many requests of --file.")]
+MaxPrompt = Annotated[int | None, typer.Option("--max-prompt-tokens", min=1, help="Cut longer prompts.")]
+MaxOutput = Annotated[int | None, typer.Option("--max-output-tokens", min=1, help="Ask for no more.")]
+VocabSize = Annotated[
+    int | None,
+    typer.Option(
+        min=2, help="Made-up token ids are below this. Default: 1,000 to 9,999, which most models have."
+    ),
+]
+WorkloadSeed = Annotated[int, typer.Option("--seed", min=0, help="Of lengths, contents and arrivals.")]
+AsText = Annotated[
+    bool, typer.Option("--text", help="Made-up prompts are words (about a token each), not token ids.")
+]
+
+
+def make_workload(*, is_chat: bool, vocabulary: "Vocabulary", **options: Any) -> "Workload":
+    """The workload of the options above.
+
+    Args:
+        is_chat: whether requests go to a chat endpoint.
+        vocabulary: for made-up token ids.
+
+    Raises:
+        InvalidConfig, InvalidRequest: an option or a file is not as it should be.
+    """
+    from octavo.bench.workloads.conversations import Conversations
+    from octavo.bench.workloads.lengths import parse_lengths
+    from octavo.bench.workloads.limits import TraceLimits
+    from octavo.bench.workloads.prompts_file import read_prompts
+    from octavo.bench.workloads.synthetic import Synthetic, parse_prefix_tree
+    from octavo.bench.workloads.traces import read_azure, read_mooncake
+
+    kind = options["kind"]
+    if kind not in get_args(WorkloadName):
+        raise InvalidConfig(f"workload={shown(kind)}: choose one of {', '.join(get_args(WorkloadName))}")
+    inputs = parse_lengths("input_len", options["input_len"])
+    outputs = parse_lengths("output_len", options["output_len"])
+    seed = options["seed"]
+    if kind in ("synthetic", "repetitive"):
+        return Synthetic(
+            num_requests=options["requests"],
+            input_len=inputs,
+            output_len=outputs,
+            prefixes=parse_prefix_tree(options["shared_prefix"]),
+            phrase_len=options["phrase_len"] if kind == "repetitive" else None,
+            form="chat" if is_chat else "text" if options["as_text"] else "tokens",
+            vocabulary=vocabulary,
+            seed=seed,
+        )
+    if kind == "chat":
+        return Conversations(
+            num_sessions=options["requests"],
+            turns=parse_lengths("turns", options["turns"]),
+            input_len=inputs,
+            output_len=outputs,
+            system_len=options["system_len"],
+            pause_s=options["pause"],
+            as_chat=is_chat,
+            seed=seed,
+        )
+    file = options["file"]
+    if file is None:
+        raise InvalidConfig(f"workload={kind}: give the file with --file")
+    limits = TraceLimits(
+        scale=options["scale"],
+        limit=options["limit"],
+        max_prompt_tokens=options["max_prompt_tokens"],
+        max_output_tokens=options["max_output_tokens"],
+    )
+    if kind == "prompts":
+        return read_prompts(file, limits, max_tokens=outputs.sample(_rng(), 1)[0])
+    if is_chat:
+        raise InvalidConfig(
+            f"workload={kind}: traces are token ids, which chats do not take; leave --chat out"
+        )
+    read = read_mooncake if kind == "mooncake" else read_azure
+    return read(file, limits, vocabulary, seed)
+
+
+def make_vocabulary(size: int | None, *, most: int | None = None) -> "Vocabulary":
+    """Token ids for made-up prompts, of a model with ``most`` of them if that is known."""
+    from octavo.bench.workloads.contents import USUAL_VOCAB, Vocabulary
+
+    if size is not None:
+        return Vocabulary(0, size) if most is None else Vocabulary(0, min(size, most))
+    return Vocabulary.of_size(USUAL_VOCAB if most is None else most)
+
+
+def _rng() -> Any:
+    import numpy as np
+
+    return np.random.default_rng(0)

@@ -1,0 +1,246 @@
+"""A server that streams completions on a schedule that is known beforehand, and fails when told to.
+
+    python tests/bench/fake_openai.py '{"first_s": 0.1, "gap_s": 0.01}'
+
+prints its URL and serves until it is ended. Every request gets the same behaviour; in tests a function
+chooses.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """What comes after a request.
+
+    Attributes:
+        first_s, gap_s: from the request to the first chunk, and from chunk to chunk.
+        num_tokens: None is as many as are asked for.
+        tokens_per_chunk: text of so many tokens in each chunk; the last may have fewer.
+        empty_last: the last token has no text and comes with the reason of the end.
+        status: other than 200 is an error with that status.
+        break_after: close the connection after so many chunks.
+        error_after: send an error event after so many chunks.
+        garbage_after: send an event that is not JSON after so many chunks.
+        no_finish: end without saying why.
+        no_usage: do not count tokens.
+        as_json: answer at once with JSON instead of a stream.
+        dribble: send every event in pieces of so many bytes.
+        line_end: of events.
+        close: end the connection after the answer, whose length is not told.
+    """
+
+    first_s: float = 0.0
+    gap_s: float = 0.0
+    num_tokens: int | None = None
+    tokens_per_chunk: int = 1
+    empty_last: bool = False
+    status: int = 200
+    break_after: int | None = None
+    error_after: int | None = None
+    garbage_after: int | None = None
+    no_finish: bool = False
+    no_usage: bool = False
+    as_json: bool = False
+    dribble: int | None = None
+    line_end: str = "\n"
+    close: bool = False
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request as it came."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    at_s: float
+
+
+@dataclass(slots=True)
+class FakeServer:
+    """``async with FakeServer(choose) as server``: ``choose`` gives the behaviour of each generating request.
+
+    Attributes:
+        forbidden: fields of a body that are answered with status 400.
+        asked: all generating requests.
+        num_running, most_running: requests in progress, now and at most.
+    """
+
+    choose: Callable[[Asked], Behaviour] = lambda _: Behaviour()
+    forbidden: tuple[str, ...] = ()
+    models: tuple[str, ...] = ("fake",)
+    memory: Callable[[], dict[str, Any] | None] = lambda: None
+    asked: list[Asked] = field(default_factory=list)
+    num_connections: int = 0
+    num_running: int = 0
+    most_running: int = 0
+    url: str = ""
+    _server: asyncio.Server | None = None
+    _open: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def __aenter__(self) -> "FakeServer":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        self.num_connections += 1
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while await self._answer(reader, writer):
+                    pass
+        finally:
+            self._open.discard(task)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        now = time.perf_counter()
+        first, *lines = head.strip().split("\r\n")
+        method, path, _ = first.split()
+        headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines)}
+        content = await reader.readexactly(int(headers.get("content-length", 0)))
+        if method == "GET":
+            return self._look_up(path, writer)
+        asked = Asked(path, headers, json.loads(content), now)
+        if wrong := [name for name in self.forbidden if name in asked.body]:
+            _send(writer, 400, {"error": {"message": f"unknown field {wrong[0]}", "code": "extra"}})
+            return True
+        self.asked.append(asked)
+        self.num_running += 1
+        self.most_running = max(self.most_running, self.num_running)
+        try:
+            return await self._stream(asked, self.choose(asked), writer)
+        finally:
+            self.num_running -= 1
+
+    def _look_up(self, path: str, writer: asyncio.StreamWriter) -> bool:
+        found: dict[str, Any] | None = None
+        if path == "/v1/models":
+            found = {"data": [{"id": name, "owned_by": "nobody"} for name in self.models]}
+        elif path == "/version":
+            found = {"version": "7.7"}
+        elif path == "/v1/memory":
+            found = self.memory()
+        _send(writer, 404 if found is None else 200, found or {"error": "not found"})
+        return True
+
+    async def _stream(self, asked: Asked, how: Behaviour, writer: asyncio.StreamWriter) -> bool:
+        if how.status != 200:
+            _send(writer, how.status, {"error": {"message": f"told to answer {how.status}"}})
+            return True
+        if how.as_json:
+            _send(writer, 200, {"choices": [{"text": "all at once", "finish_reason": "stop"}]})
+            return True
+        chunked = "" if how.close else "Transfer-Encoding: chunked\r\n"
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{chunked}\r\n".encode())
+        stream = _Stream(writer, how, is_chat=asked.path.endswith("chat/completions"))
+        await stream.begin()
+        wanted = asked.body.get("max_tokens", 16) if how.num_tokens is None else how.num_tokens
+        with_text = wanted - 1 if how.empty_last else wanted
+        sizes = [how.tokens_per_chunk] * (with_text // how.tokens_per_chunk)
+        sizes += [with_text % how.tokens_per_chunk] if with_text % how.tokens_per_chunk else []
+        moment = asked.at_s + how.first_s
+        for number, size in enumerate(sizes):
+            await until(moment)
+            moment += how.gap_s
+            if number == how.break_after:
+                writer.transport.abort()
+                return False
+            if number == how.error_after:
+                await stream.event({"error": {"message": "the model caught fire", "code": 500}})
+                await stream.end()
+                return True
+            if number == how.garbage_after:
+                await stream.raw("data: {oops\n\n")
+                await stream.end()
+                return True
+            last = number == len(sizes) - 1 and not how.empty_last and not how.no_finish
+            await stream.chunk(" tok" * size, "length" if last else None)
+        if how.empty_last and not how.no_finish:
+            await until(moment)
+            await stream.chunk("", "length")
+        if not how.no_usage and asked.body.get("stream_options", {}).get("include_usage"):
+            prompt = asked.body.get("prompt", "")
+            count = len(prompt) if isinstance(prompt, list) else len(str(prompt).split())
+            usage = {"prompt_tokens": count, "completion_tokens": wanted}
+            await stream.event(
+                {"choices": [], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 3}}}
+            )
+        await stream.raw("data: [DONE]\n\n")
+        await stream.end()
+        return not how.close
+
+
+class _Stream:
+    def __init__(self, writer: asyncio.StreamWriter, how: Behaviour, *, is_chat: bool) -> None:
+        self._writer = writer
+        self._how = how
+        self._is_chat = is_chat
+
+    async def begin(self) -> None:
+        if self._is_chat:
+            await self.event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+
+    async def chunk(self, text: str, reason: str | None) -> None:
+        said: dict[str, Any] = {"delta": {"content": text}} if self._is_chat else {"text": text}
+        await self.event({"choices": [{"index": 0, **said, "finish_reason": reason}]})
+
+    async def event(self, value: object) -> None:
+        await self.raw(f"data: {json.dumps(value)}\n\n")
+
+    async def raw(self, text: str) -> None:
+        data = text.replace("\n", self._how.line_end).encode()
+        size = self._how.dribble or len(data)
+        for begin in range(0, len(data), size):
+            part = data[begin : begin + size]
+            self._writer.write(part if self._how.close else b"%x\r\n%s\r\n" % (len(part), part))
+            await self._writer.drain()
+            if self._how.dribble:
+                await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        if not self._how.close:
+            self._writer.write(b"0\r\n\r\n")
+        await self._writer.drain()
+
+
+def _send(writer: asyncio.StreamWriter, status: int, body: object) -> None:
+    data = json.dumps(body).encode()
+    head = f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+
+
+async def until(moment_s: float) -> None:
+    """Wait, to a few microseconds: the last part of it by asking the clock."""
+    while (left_s := moment_s - time.perf_counter()) > 0:
+        await asyncio.sleep(max(0.0, left_s - 0.0015))
+
+
+async def _main() -> None:
+    how = Behaviour(**json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"))
+    async with FakeServer(lambda _: how) as server:
+        print(server.url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

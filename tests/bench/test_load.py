@@ -1,0 +1,345 @@
+"""The load generator and its client against a server whose behaviour is known. No test depends on a time."""
+
+import asyncio
+import json
+from array import array
+
+import pytest
+from fake_openai import Behaviour, FakeServer
+
+from octavo.bench.load import exchange as outcomes
+from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.load.generator import EARLIER_TURN, run_load
+from octavo.bench.load.http import Address
+from octavo.bench.load.memory_use import watch_memory
+from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
+from octavo.bench.load.sse import EventReader
+from octavo.bench.metrics.summary import summarize
+from octavo.bench.metrics.timings import timings_of
+from octavo.bench.workloads.conversations import Conversations
+from octavo.bench.workloads.item import WorkItem
+from octavo.bench.workloads.lengths import Fixed
+from octavo.bench.workloads.synthetic import Synthetic
+from octavo.core.errors import InvalidRequest, OctavoError
+
+AT_ONCE = ArrivalPlan(kind="at-once")
+
+
+def load(items, plan=AT_ONCE, choose=lambda _: Behaviour(), *, stop_after=None, options=None, **server):
+    """Run a load against a fake server; gives the result and the server."""
+
+    async def run():
+        async with FakeServer(choose, **server) as fake:
+            target = OpenAITarget(fake.url, options or ServerOptions(timeout_s=30))
+            await target.open()
+            fake.asked.clear()
+            stop, done = asyncio.Event(), []
+
+            def on_done(record):
+                done.append(record)
+                if len(done) == stop_after:
+                    stop.set()
+
+            result = await run_load(target, items, plan, stop=stop, on_done=on_done)
+            assert len(done) == len(result.records)
+            await target.close()
+            return result, fake
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def some(count, num_tokens=5, input_len=3):
+    return Synthetic(num_requests=count, input_len=Fixed(input_len), output_len=Fixed(num_tokens)).items(0)
+
+
+def test_what_is_sent_and_what_comes_back():
+    items = some(4)
+    result, fake = load(items)
+    assert result.is_complete
+    assert [record.item for record in result.records] == items
+    assert sorted(a.body["prompt"] for a in fake.asked) == sorted(i.prompt.tolist() for i in items)
+    body = fake.asked[0].body
+    assert body["model"] == "fake"
+    assert body["temperature"] == 0
+    assert body["stream"] is body["ignore_eos"] is True
+    assert body["stream_options"] == {"include_usage": True}
+    for record in result.records:
+        e = record.exchange
+        assert e.failure is None
+        assert len(e.chunk_s) == e.output_tokens == 5
+        assert (e.prompt_tokens, e.cached_tokens, e.finish_reason) == (3, 3, "length")
+        assert "".join(e.text) == " tok" * 5
+        assert record.due_s <= e.sent_s <= e.chunk_s[0] <= e.chunk_s[-1] <= e.closed_s <= result.end_s
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        Behaviour(dribble=1),
+        Behaviour(dribble=7, line_end="\r\n"),
+        Behaviour(line_end="\r\n"),
+        Behaviour(close=True),
+        Behaviour(close=True, dribble=3, line_end="\r\n"),
+    ],
+    ids=repr,
+)
+def test_bodies_in_all_forms(how):
+    result, _ = load(some(3), choose=lambda _: how)
+    for record in result.records:
+        assert record.exchange.failure is None
+        assert len(record.exchange.chunk_s) == 5
+        assert record.exchange.output_tokens == 5
+
+
+def test_chats():
+    items = [WorkItem(index=0, prompt="Hello", max_tokens=3)]
+    result, fake = load(items, options=ServerOptions(is_chat=True))
+    assert fake.asked[0].path == "/v1/chat/completions"
+    assert fake.asked[0].body["messages"] == [{"role": "user", "content": "Hello"}]
+    e = result.records[0].exchange
+    assert len(e.chunk_s) == 3  # the piece with the role alone is no output
+    assert "".join(e.text) == " tok" * 3
+
+
+def test_counts_are_checked_against_chunks():
+    result, _ = load(some(1, 7), choose=lambda _: Behaviour(tokens_per_chunk=3))
+    t = timings_of(result.records[0])
+    assert (t.num_tokens, t.num_chunks, t.misses_tokens) == (7, 3, True)
+    result, _ = load(some(1, 7), choose=lambda _: Behaviour(empty_last=True))
+    t = timings_of(result.records[0])
+    assert (t.num_tokens, t.num_chunks, t.misses_tokens) == (7, 6, False)
+    assert len(t.itl_s) == 6
+    result, _ = load(some(1, 7), choose=lambda _: Behaviour(no_usage=True))
+    e = result.records[0].exchange
+    assert (e.output_tokens, e.num_output_tokens) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    ("how", "failure", "detail"),
+    [
+        (Behaviour(status=429), "http 429", "told to answer 429"),
+        (Behaviour(status=500), "http 500", "told to answer 500"),
+        (Behaviour(break_after=2), outcomes.BROKEN, ""),
+        (Behaviour(error_after=2), outcomes.SERVER_ERROR, "the model caught fire"),
+        (Behaviour(garbage_after=2), outcomes.BAD_ANSWER, "not JSON"),
+        (Behaviour(as_json=True), outcomes.BAD_ANSWER, "not a stream"),
+        (Behaviour(no_finish=True), outcomes.BROKEN, "without a finish_reason"),
+        (Behaviour(num_tokens=0), outcomes.BROKEN, ""),
+        (Behaviour(first_s=30), outcomes.TIMEOUT, "after 0.3 s"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_failures_are_counted_by_reason(how, failure, detail):
+    """One of four fails; nothing is lost, and the others are answered."""
+
+    def choose(asked):
+        return how if asked.body["max_tokens"] == 6 else Behaviour()
+
+    items = some(4)
+    items[2] = WorkItem(index=2, prompt=items[2].prompt, max_tokens=6)
+    result, _ = load(items, choose=choose, options=ServerOptions(timeout_s=0.3 if how.first_s else 30))
+    assert [r.exchange.failure for r in result.records] == [None, None, failure, None]
+    assert detail in result.records[2].exchange.detail
+    found = summarize(result, None)
+    assert found["requests"] == {"total": 4, "ok": 3, "failed": 1, "not_sent": 0}
+    assert found["failures"][failure]["count"] == 1
+    assert found["output_tokens"] == 15
+    assert result.is_complete
+
+
+def test_a_server_that_goes_away():
+    async def run():
+        async with FakeServer() as fake:
+            target = OpenAITarget(fake.url, ServerOptions())
+            await target.open()
+        result = await run_load(target, some(3), AT_ONCE, stop=asyncio.Event())
+        assert [r.exchange.failure for r in result.records] == [outcomes.CONNECT] * 3
+
+    asyncio.run(run())
+
+
+def test_a_closed_loop_keeps_to_its_users():
+    result, fake = load(some(12), ArrivalPlan(kind="closed", concurrency=3), lambda _: Behaviour(gap_s=0.002))
+    assert result.is_complete
+    assert fake.most_running == 3
+    # Connections are used again: those three, and one for the questions before.
+    assert fake.num_connections <= 4
+
+
+def test_an_open_loop_waits_for_nobody():
+    """All come although none is answered before the last is there."""
+    gate = 8
+    seen = []
+
+    def choose(asked):
+        seen.append(asked)
+        return Behaviour(first_s=0.0 if len(seen) > gate else 0.6)
+
+    plan = ArrivalPlan(kind="bursty", rate=100, burstiness=0)
+    result, fake = load(some(gate), plan, choose)
+    assert result.is_complete
+    assert fake.most_running == gate
+    due = [record.due_s - result.start_s for record in result.records]
+    assert due == pytest.approx([i / 100 for i in range(gate)])
+
+
+def test_turns_follow_answers():
+    items = Conversations(
+        num_sessions=2, turns=Fixed(3), input_len=Fixed(2), output_len=Fixed(2), pause_s=0.01
+    ).items(0)
+    result, fake = load(items, options=ServerOptions(is_chat=True))
+    assert result.is_complete
+    assert len(result.records) == 6
+    by_length = sorted(len(a.body["messages"]) for a in fake.asked)
+    assert by_length == [1, 1, 3, 3, 5, 5]
+    longest = max((a.body["messages"] for a in fake.asked), key=len)
+    assert [m["role"] for m in longest] == ["user", "assistant"] * 2 + ["user"]
+    assert longest[1]["content"] == " tok tok"
+    for first, second in zip(result.records[:2], result.records[1:3], strict=True):
+        assert second.due_s == pytest.approx(first.exchange.closed_s + 0.01)
+
+
+def test_turns_after_a_failed_one_are_counted():
+    items = Conversations(num_sessions=2, turns=Fixed(3), output_len=Fixed(2)).items(0)
+
+    def choose(asked):
+        fails = len(asked.body["messages"]) == 3
+        return Behaviour(status=500) if fails else Behaviour()
+
+    result, _ = load(items, choose=choose, options=ServerOptions(is_chat=True))
+    assert [r.exchange.failure for r in result.records] == [None, "http 500", EARLIER_TURN] * 2
+
+
+def test_an_interrupted_run_keeps_what_there_is():
+    plan = ArrivalPlan(kind="closed", concurrency=2)
+
+    def choose(asked):
+        return Behaviour(first_s=60.0 if asked.body["max_tokens"] == 6 else 0.0)
+
+    items = some(10)
+    items[3:] = [WorkItem(index=i.index, prompt=i.prompt, max_tokens=6) for i in items[3:]]
+    result, _ = load(items, plan, choose, stop_after=3)
+    assert not result.is_complete
+    ok = [r for r in result.records if r.is_ok]
+    assert len(ok) == 3
+    others = {r.exchange.failure for r in result.records if not r.is_ok}
+    assert others <= {outcomes.INTERRUPTED}
+    assert result.num_not_sent == 10 - len(result.records) >= 5
+    assert summarize(result, None)["output_tokens"] == 15
+
+
+def test_fields_that_a_server_refuses_are_left_out():
+    result, fake = load(some(2), forbidden=("ignore_eos",))
+    assert result.is_complete
+    assert all("ignore_eos" not in a.body and "stream_options" in a.body for a in fake.asked)
+    result, fake = load(some(2), forbidden=("stream_options",))
+    assert all(a.body["ignore_eos"] and "stream_options" not in a.body for a in fake.asked)
+    result, fake = load(some(2), forbidden=("stream_options", "ignore_eos"))
+    assert all(not {"ignore_eos", "stream_options"} & set(a.body) for a in fake.asked)
+    _, fake = load(some(2), options=ServerOptions(ignore_eos=False))
+    assert all("ignore_eos" not in a.body for a in fake.asked)
+    with pytest.raises(OctavoError, match="small request: http 400: unknown field ignore_eos"):
+        load(some(2), forbidden=("ignore_eos",), options=ServerOptions(ignore_eos=True))
+
+
+def test_keys_models_and_more_fields():
+    options = ServerOptions(api_key="sesame", model="b", body={"top_k": 3, "temperature": 1})
+    _, fake = load(some(1), models=("a", "b"), options=options)
+    asked = fake.asked[0]
+    assert asked.headers["authorization"] == "Bearer sesame"
+    assert (asked.body["model"], asked.body["top_k"], asked.body["temperature"]) == ("b", 3, 1)
+    with pytest.raises(OctavoError, match="2 models; choose with --model-name: a, b"):
+        load(some(1), models=("a", "b"))
+    with pytest.raises(OctavoError, match="no model"):
+        load(some(1), models=())
+    with pytest.raises(OctavoError, match="cannot reach"):
+        asyncio.run(OpenAITarget("http://127.0.0.1:1", ServerOptions()).open())
+
+
+def test_memory_is_watched():
+    state = {"used": 0, "peak": 50}
+
+    def memory():
+        state["used"] += 10
+        state["peak"] = max(state["peak"], state["used"])
+        pool = {"used_blocks": state["used"], "total_blocks": 100, "block_bytes": 1000, "waste": 0.25}
+        pool |= {"query_tokens": state["used"] * 2, "hit_tokens": state["used"]}
+        return {"pool": pool, "scheduler": {"peak_blocks": state["peak"], "num_preemptions": state["used"]}}
+
+    async def run(start):
+        state.update(used=start, peak=50)
+        async with FakeServer(memory=memory) as fake:
+            target = OpenAITarget(fake.url, ServerOptions())
+            await target.open()
+            async with watch_memory(target) as watch:
+                pass
+            await target.close()
+            return watch.as_dict()
+
+    found = asyncio.run(run(0))  # asked when opened, before, and after: 10, 20, 30
+    assert found == {
+        "peak_blocks": 30,
+        "peak_is_exact": False,
+        "peak_bytes": 30_000,
+        "peak_fraction": 0.3,
+        "total_blocks": 100,
+        "block_bytes": 1000,
+        "waste_mean": 0.25,
+        "waste_max": 0.25,
+        "preemptions": 10,
+        "hit_rate": 0.5,
+    }
+    found = asyncio.run(run(60))
+    assert (found["peak_blocks"], found["peak_is_exact"]) == (90, True)
+
+
+def test_a_server_without_memory_view():
+    async def run():
+        async with FakeServer() as fake:
+            target = OpenAITarget(fake.url, ServerOptions())
+            await target.open()
+            async with watch_memory(target) as watch:
+                pass
+            await target.close()
+            return watch.as_dict()
+
+    assert asyncio.run(run()) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        ("http://a:5", ("http", "a", 5, "/v1")),
+        ("http://a:5/", ("http", "a", 5, "/v1")),
+        ("http://a:5/v1/", ("http", "a", 5, "/v1")),
+        ("https://a/deep", ("https", "a", 443, "/deep/v1")),
+        ("a:5", ("http", "a", 5, "/v1")),
+        ("http://[::1]:5", ("http", "::1", 5, "/v1")),
+    ],
+)
+def test_addresses(url, wanted):
+    address = Address.parse(url)
+    assert (address.scheme, address.host, address.port, address.base) == wanted
+
+
+@pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://a:b", "http://u:p@a"])
+def test_addresses_that_are_none(url):
+    with pytest.raises(InvalidRequest, match="url="):
+        Address.parse(url)
+
+
+def test_events_cut_anywhere():
+    stream = b': hello\n\ndata: {"a": 1}\n\nevent: x\ndata: one\ndata:two\n\ndata: [DONE]\n\n'
+    wanted = [b'{"a": 1}', b"one\ntwo", b"[DONE]"]
+    for text in (stream, stream.replace(b"\n", b"\r\n")):
+        for size in range(1, len(text) + 1):
+            reader = EventReader()
+            found = []
+            for begin in range(0, len(text), size):
+                found += reader.feed(text[begin : begin + size])
+            assert found == wanted, size
+
+
+def test_prompts_of_token_ids_are_sent_as_numbers():
+    _, fake = load([WorkItem(index=0, prompt=array("i", [5, 6]), max_tokens=1)])
+    assert json.dumps(fake.asked[0].body["prompt"]) == "[5, 6]"

@@ -1,0 +1,260 @@
+"""Every metric against values computed by hand."""
+
+import statistics
+from array import array
+
+import pytest
+
+from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT, Exchange
+from octavo.bench.load.generator import LoadResult, Record
+from octavo.bench.metrics.pooled import quantiles, timeline
+from octavo.bench.metrics.slo import Slo, parse_slo
+from octavo.bench.metrics.spread import interval, percentile, spread, t_quantile
+from octavo.bench.metrics.summary import combine, request_as_dict, summarize
+from octavo.bench.metrics.timings import timings_of
+from octavo.bench.metrics.warnings import warnings_of
+from octavo.bench.workloads.item import WorkItem
+from octavo.core.errors import InvalidConfig
+
+
+def record(due, chunks, *, index=0, tokens=None, late=0.0, max_tokens=None, **fields):
+    """A request, and the moments of its chunks, which have a token each if nothing else is told."""
+    tokens = len(chunks) if tokens is None else tokens
+    exchange = Exchange(
+        sent_s=due + late,
+        chunk_s=list(chunks),
+        finish_s=chunks[-1] if chunks else None,
+        finish_had_output=True,
+        closed_s=chunks[-1] if chunks else due,
+        finish_reason="length",
+        prompt_tokens=10,
+        output_tokens=tokens,
+        cached_tokens=4,
+    )
+    for name, value in fields.items():
+        setattr(exchange, name, value)
+    item = WorkItem(index=index, prompt=array("i", [1] * 10), max_tokens=max_tokens or tokens or 1)
+    return Record(item, due, exchange)
+
+
+def failed(due, failure, *, index=0, detail=""):
+    exchange = Exchange(sent_s=due, closed_s=due + 1)
+    exchange.fail(failure, detail)
+    return Record(WorkItem(index=index, prompt="x", max_tokens=5), due, exchange)
+
+
+def test_latencies_count_from_when_a_request_was_due():
+    t = timings_of(record(100.0, [100.5, 100.6, 100.9], late=0.2))
+    assert t.lateness_s == pytest.approx(0.2)
+    assert t.ttft_s == pytest.approx(0.5)  # not 0.3
+    assert t.e2e_s == pytest.approx(0.9)
+    assert t.tpot_s == pytest.approx(0.4 / 2)
+    assert t.itl_s == pytest.approx((0.1, 0.3))
+    assert (t.num_tokens, t.num_chunks, t.misses_tokens) == (3, 3, False)
+
+
+def test_one_token_has_no_time_per_token():
+    t = timings_of(record(0.0, [0.5]))
+    assert t.ttft_s == t.e2e_s == 0.5
+    assert t.tpot_s is None
+    assert t.itl_s == ()
+
+
+def test_chunks_of_several_tokens():
+    # 12 tokens in 3 chunks: per token (0.9 - 0.5) / 11; gaps are those between chunks.
+    t = timings_of(record(0.0, [0.5, 0.7, 0.9], tokens=12))
+    assert t.tpot_s == pytest.approx(0.4 / 11)
+    assert t.itl_s == pytest.approx((0.2, 0.2))
+    assert t.misses_tokens
+    # Where the tokens of the first chunk are known, they are not counted as if they came after it.
+    t = timings_of(record(0.0, [0.5, 0.7, 0.9], tokens=12, chunk_tokens=[4, 4, 4]))
+    assert t.tpot_s == pytest.approx(0.4 / 8)
+
+
+def test_the_last_token_may_have_no_text():
+    whole = record(0.0, [0.5, 0.6], tokens=3, finish_s=0.7, finish_had_output=False)
+    t = timings_of(whole)
+    assert t.e2e_s == pytest.approx(0.7)
+    assert t.tpot_s == pytest.approx(0.1)
+    assert t.itl_s == pytest.approx((0.1, 0.1))
+    assert not t.misses_tokens
+    # If no token is missing, the piece with the reason was none, however late it came.
+    t = timings_of(record(0.0, [0.5, 0.6], tokens=2, finish_s=0.9, finish_had_output=False))
+    assert t.e2e_s == pytest.approx(0.6)
+    # An answer of a single end token has no chunk, but a first token.
+    t = timings_of(record(0.0, [], tokens=1, finish_s=0.3))
+    assert t.ttft_s == 0.3
+
+
+def test_percentiles():
+    values = [1.0, 2.0, 3.0, 4.0]
+    assert percentile(values, 0) == 1.0
+    assert percentile(values, 50) == 2.5
+    assert percentile(values, 90) == pytest.approx(3.7)
+    assert percentile(values, 100) == 4.0
+    assert percentile([7.0], 99) == 7.0
+    found = spread([4.0, 1.0, 3.0, 2.0])
+    assert found == {
+        "mean": 2.5,
+        "p50": 2.5,
+        "p90": pytest.approx(3.7),
+        "p95": pytest.approx(3.85),
+        "p99": pytest.approx(3.97),
+        "max": 4.0,
+        "count": 4,
+    }
+    assert spread([]) is None
+
+
+def test_confidence_intervals():
+    found = interval([10.0, 12.0, 14.0])
+    half = 4.3027 * 2.0 / 3**0.5  # t with 2 degrees of freedom, standard deviation 2
+    assert found == {
+        "mean": 12.0,
+        "low": pytest.approx(12 - half),
+        "high": pytest.approx(12 + half),
+        "repeats": 3,
+    }
+    assert interval([5.0]) == {"mean": 5.0, "low": None, "high": None, "repeats": 1}
+
+
+@pytest.mark.parametrize(
+    ("freedom", "published"), [(1, 12.706), (9, 2.262), (30, 2.042), (60, 2.0003), (120, 1.9799)]
+)
+def test_quantiles_of_student(freedom, published):
+    assert t_quantile(freedom) == pytest.approx(published, abs=1e-3)
+
+
+def result():
+    records = [
+        record(0.0, [0.5, 0.6, 0.7], index=0),
+        record(1.0, [1.2, 1.3], index=1, max_tokens=9),
+        failed(1.5, "http 429", index=2, detail="too many"),
+        failed(1.6, "http 429", index=3, detail="still too many"),
+        failed(1.7, TIMEOUT, index=4),
+    ]
+    return LoadResult(records, start_s=0.0, end_s=2.0, num_not_sent=0)
+
+
+def test_summary_of_a_run():
+    found = summarize(result(), Slo(ttft_s=0.3))
+    assert found["complete"] is True
+    assert found["requests"] == {"total": 5, "ok": 2, "failed": 3, "not_sent": 0}
+    assert found["failures"] == {
+        "http 429": {"count": 2, "example": "too many"},
+        TIMEOUT: {"count": 1, "example": ""},
+    }
+    assert found["duration_s"] == 2.0
+    assert found["requests_per_s"] == 1.0
+    assert (found["prompt_tokens"], found["output_tokens"], found["cached_tokens"]) == (20, 5, 8)
+    assert found["prompt_tokens_per_s"] == 10.0
+    assert found["output_tokens_per_s"] == 2.5
+    assert found["ttft_s"]["mean"] == pytest.approx(0.35)
+    assert found["tpot_s"]["mean"] == pytest.approx(0.1)
+    assert found["itl_s"]["count"] == 3
+    # Of five that were due one kept the objective; those that failed did not.
+    assert found["goodput"] == {"kept": 1, "fraction": 0.2, "requests_per_s": 0.5}
+    assert found["counts"] == {
+        "tokens_per_chunk": 1.0,
+        "without_usage": 0,
+        "chunks_differ": 0,
+        "shorter_than_asked": 1,
+    }
+
+
+def test_a_server_that_counts_nothing():
+    one = record(0.0, [0.5, 0.6], prompt_tokens=None, output_tokens=None)
+    found = summarize(LoadResult([one], 0.0, 1.0, 0), None)
+    assert found["output_tokens"] == 2
+    assert found["prompt_tokens"] is None
+    assert found["prompt_tokens_per_s"] is None
+    assert found["counts"]["without_usage"] == 1
+
+
+def test_repeats_together():
+    repeats = []
+    for duration in (2.0, 4.0):
+        whole = result()
+        repeats.append({**summarize(LoadResult(whole.records, 0.0, duration, 0), None), "memory": None})
+    partial = {**summarize(LoadResult(result().records, 0.0, 100.0, 7), None), "memory": None}
+    assert partial["complete"] is False
+    found = combine([*repeats, partial])
+    assert found["output_tokens_per_s"]["mean"] == pytest.approx((2.5 + 1.25) / 2)
+    assert found["output_tokens_per_s"]["repeats"] == 2
+    half = 12.7062 * statistics.stdev([2.5, 1.25]) / 2**0.5
+    assert found["output_tokens_per_s"]["high"] == pytest.approx(1.875 + half)
+    assert found["ttft_s.p50"]["mean"] == pytest.approx(0.35)
+    assert "memory.hit_rate" not in found
+    # With nothing complete the part that there is speaks.
+    assert combine([partial])["duration_s"]["mean"] == 100.0
+
+
+def test_memory_is_combined():
+    base = summarize(result(), None)
+    repeats = [{**base, "memory": {"peak_blocks": n, "hit_rate": n / 10}} for n in (2, 4)]
+    found = combine(repeats)
+    assert found["memory.peak_blocks"]["mean"] == 3
+    assert found["memory.hit_rate"]["mean"] == pytest.approx(0.3)
+
+
+def test_interrupted_requests_make_a_run_incomplete():
+    assert LoadResult([failed(0, INTERRUPTED)], 0, 1, 0).is_complete is False
+    assert LoadResult([failed(0, TIMEOUT)], 0, 1, 0).is_complete is True
+
+
+def test_objectives():
+    assert parse_slo("ttft=0.5,tpot=50ms") == Slo(ttft_s=0.5, tpot_s=pytest.approx(0.05))
+    assert parse_slo(" e2e=10s ") == Slo(e2e_s=10.0)
+    one = timings_of(record(0.0, [0.5, 0.6]))
+    assert Slo(ttft_s=0.5, tpot_s=0.11, e2e_s=0.6).is_kept(one)
+    assert not Slo(ttft_s=0.49).is_kept(one)
+    assert not Slo(tpot_s=0.09).is_kept(one)
+    assert not Slo(e2e_s=0.59).is_kept(one)
+    assert Slo(tpot_s=1e-9).is_kept(timings_of(record(0.0, [0.5])))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "ttft", "ttft=", "ttft=0", "ttft=-1", "itl=1", "ttft=1,ttft=2", "ttft=nan"]
+)
+def test_objectives_that_are_none(wrong):
+    with pytest.raises(InvalidConfig, match="slo="):
+        parse_slo(wrong)
+
+
+def test_what_plots_show():
+    found = quantiles([result()])
+    assert found["ttft_s"][0] == pytest.approx(0.2)
+    assert found["ttft_s"][50] == pytest.approx(0.35)
+    assert found["ttft_s"][100] == pytest.approx(0.5)
+    assert [len(values) for values in found.values()] == [101] * 4
+    line = timeline([result()])
+    assert line["step_s"] == pytest.approx(0.1)
+    assert sum(line["output_tokens_per_s"]) * line["step_s"] == pytest.approx(5)
+    # Seconds of requests under way: 0.7 and 0.3 answered, 1.0 each of those that failed, up to the end at 2.
+    assert sum(line["running"]) * line["step_s"] == pytest.approx(0.7 + 0.3 + 0.5 + 0.4 + 0.3)
+
+
+def test_a_request_as_it_is_kept():
+    found = request_as_dict(record(5.0, [5.5, 5.75], late=0.25), 4.0)
+    assert (found["due_s"], found["sent_s"], found["end_s"]) == (1.0, 1.25, 1.75)
+    assert found["chunk_s"] == [1.5, 1.75]
+    assert (found["ttft_s"], found["tpot_s"], found["e2e_s"]) == (0.5, 0.25, 0.75)
+    assert request_as_dict(failed(5.0, TIMEOUT), 4.0)["failure"] == TIMEOUT
+
+
+def warn(*records, target=None, **options):
+    repeat = summarize(LoadResult(list(records), 0.0, 2.0, 0), None)
+    return " ".join(warnings_of([repeat, repeat], target or {"kind": "server"}, interrupted=False, **options))
+
+
+def test_warnings():
+    assert warn(record(0.0, [0.5, 0.6])) == ""
+    assert "late: p99 50.0 ms" in warn(record(0.0, [0.5, 0.6], late=0.05))
+    assert "4 of 10 requests failed: http 429 (too many)" in warn(*result().records)
+    assert "2.00 tokens on average" in warn(record(0.0, [0.5, 0.6], tokens=4))
+    assert "1.00 tokens" not in warn(record(0.0, [0.5, 0.6], tokens=2))
+    assert "shorter than asked" in warn(record(0.0, [0.5, 0.6], max_tokens=3))
+    assert "without usage" in warn(record(0.0, [0.5, 0.6], output_tokens=None))
+    repeat = summarize(result(), None)
+    assert "One repeat only" in " ".join(warnings_of([repeat], {}, interrupted=False))
+    assert "Interrupted: 1 complete" in " ".join(warnings_of([repeat], {}, interrupted=True))

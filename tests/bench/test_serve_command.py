@@ -1,0 +1,216 @@
+"""``octavo bench serve`` as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pytest
+from fake_openai import Behaviour
+
+MACHINE = {"cpu", "cores", "threads", "isa", "l2_bytes", "l3_bytes", "octavo", "python", "system"}
+FEW = ("-n", 6, "--output-len", "4", "--repeats", 2, "--warmup", 2, "--no-ceilings")
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed in order, and collects what is of interest."""
+
+    EMPTY = ("meta", "br", "path", "use", "rect", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.fetched, self.tags = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        found = dict(attrs)
+        if "id" in found:
+            self.ids.append(found["id"])
+        self.fetched += [v for k, v in attrs if k in ("src", "href", "xlink:href") and not v.startswith("#")]
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.EMPTY:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.EMPTY:
+            assert self.open.pop() == tag
+
+
+def test_a_server(run, fake, tmp_path):
+    server = fake()
+    status, out, err = run(
+        "bench", "serve", server.url, *FEW, "--rate", 200, "--slo", "ttft=10,tpot=5", "--per-request",
+        "--seed", 5, "--json", "-o", tmp_path / "r.json", "--html", tmp_path / "r.html",
+        "--png", tmp_path / "p", "--api-key", "sesame", "--label", "not real",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    assert json.loads((tmp_path / "r.json").read_text()) == report
+    assert (report["schema_version"], report["command"]) == (1, "serve")
+    assert report["command_line"].startswith("octavo bench serve http://127.0.0.1:")
+    assert "sesame" not in out
+    assert set(report["machine"]) == MACHINE
+    assert report["ceilings"] is None
+    assert report["target"]["model"] == "fake"
+    assert report["target"]["server"] == "nobody 7.7"
+    assert report["target"]["label"] == "not real"
+    assert report["workload"]["arrivals"] == "poisson"
+    assert report["settings"] == {"repeats": 2, "warm_up": 2, "slo": {"ttft_s": 10, "tpot_s": 5}}
+    assert len(report["workload"]["digest"]) == 64
+    assert len(report["repeats"]) == 2
+    for repeat in report["repeats"]:
+        assert repeat["requests"] == {"total": 6, "ok": 6, "failed": 0, "not_sent": 0}
+        assert repeat["output_tokens"] == 24
+        assert repeat["goodput"]["fraction"] == 1.0
+    assert report["summary"]["output_tokens_per_s"]["repeats"] == 2
+    assert len(report["requests"]) == 12
+    assert {r["repeat"] for r in report["requests"]} == {0, 1}
+    # Warm-up, one probe, and the repeats.
+    assert len(server.asked) == 1 + 2 + 12
+    page = (tmp_path / "r.html").read_text()
+    parsed = Page(page)
+    assert parsed.fetched == []  # nothing from elsewhere
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    assert parsed.tags.count("svg") == 3
+    assert "sesame" not in page
+    for told in ("not real", "output tokens/s", "bench serve http", report["machine"]["cpu"]):
+        assert told in page
+    assert sorted(f.name for f in (tmp_path / "p").iterdir()) == ["timeline.png", "tpot.png", "ttft.png"]
+    assert (tmp_path / "p" / "ttft.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_asks_the_same(run, fake):
+    bodies = []
+    for seed in (1, 1, 2):
+        server = fake()
+        run("bench", "serve", server.url, *FEW, "--input-len", "uniform:3,30", "-c", 1, "--seed", seed)
+        bodies.append([a.body for a in server.asked])
+    assert bodies[0] == bodies[1]
+    assert bodies[0] != bodies[2]
+
+
+def test_as_text(run, fake):
+    server = fake(lambda asked: Behaviour(status=429) if len(asked.body["prompt"]) == 128 else Behaviour())
+    status, out, _ = run("bench", "serve", server.url, *FEW)
+    assert status == 0
+    assert "no request was answered" in out
+    assert "12 of 12 requests failed: http 429 (told to answer 429)." in out
+    status, out, _ = run("bench", "serve", server.url, *FEW, "--input-len", 8, "--repeats", 1)
+    assert "output tokens/s" in out
+    assert "TTFT, time to first token" in out
+    assert "One repeat only" in out
+
+
+def test_without_matplotlib_there_are_tables(run, fake, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    server = fake()
+    status, _, _ = run("bench", "serve", server.url, *FEW, "--html", tmp_path / "r.html")
+    assert status == 0
+    parsed = Page(page := (tmp_path / "r.html").read_text())
+    assert "pip install &#x27;octavo[bench]&#x27;" in page
+    assert parsed.tags.count("svg") == 0
+    assert parsed.tags.count("table") == 2
+    status, _, err = run("bench", "serve", server.url, *FEW, "--png", tmp_path)
+    assert status == 1
+    assert "octavo[bench]" in err
+
+
+def test_traces(run, fake, tmp_path):
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [7]}\n' * 3)
+    server = fake()
+    few = ("--repeats", 1, "--warmup", 0, "--no-ceilings", "--json")
+    status, out, _ = run("bench", "serve", server.url, "-w", "mooncake", "--file", trace, "--limit", 2, *few)
+    report = json.loads(out)
+    assert status == 0
+    assert report["workload"]["arrivals"] == "trace"
+    assert report["repeats"][0]["requests"]["ok"] == 2
+    assert report["repeats"][0]["prompt_tokens"] == 18
+    trace.write_text(trace.read_text() + "oops")
+    status, _, err = run("bench", "serve", server.url, "-w", "mooncake", "--file", trace, *few)
+    assert status == 1
+    assert f"{trace}:4: is not JSON" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name either the URL"),
+        (["http://x", "-m", "smollm2"], "name either the URL"),
+        (["http://x", "-w", "novel"], "workload='novel'"),
+        (["http://x", "-w", "mooncake"], "--file"),
+        (["http://x", "--arrivals", "poisson"], "need requests per second"),
+        (["http://x", "--arrivals", "trace"], "does not say when"),
+        (["http://x", "--slo", "fast"], "slo="),
+        (["http://x", "--body", "[1]"], "must be a JSON object"),
+        (["http://x", "--ignore-eos", "maybe"], "ignore_eos="),
+        (["ftp://x"], "url="),
+        (["http://127.0.0.1:1"], "cannot reach"),
+        (["http://x", "--html", "/nowhere/r.html"], "no directory"),
+    ],
+)
+def test_what_cannot_be_measured_is_an_error(run, arguments, message):
+    status, _, err = run("bench", "serve", *arguments)
+    assert status == 1
+    assert message in err
+
+
+def test_ctrl_c_reports_what_there_is(fake, tmp_path):
+    """Interrupted in the second repeat, it writes all it was asked to write."""
+    server = fake(lambda asked: Behaviour(first_s=60.0 if len(server.asked) > 1 + 6 + 2 else 0.0))
+    file = tmp_path / "r.json"
+    options = [
+        "-n",
+        "6",
+        "-c",
+        "1",
+        "--warmup",
+        "0",
+        "--repeats",
+        "3",
+        "--no-ceilings",
+        "--json",
+        "-o",
+        str(file),
+    ]
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "octavo",
+            "bench",
+            "serve",
+            server.url,
+            *options,
+            "--html",
+            tmp_path / "r.html",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        while len(server.asked) < 1 + 6 + 3:
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    report = json.loads(out)
+    assert json.loads(file.read_text()) == report
+    assert report["interrupted"] is True
+    assert [r["complete"] for r in report["repeats"]] == [True, False]
+    assert report["repeats"][1]["requests"] == {"total": 6, "ok": 2, "failed": 1, "not_sent": 3}
+    assert report["repeats"][1]["failures"] == {"interrupted": {"count": 1, "example": ""}}
+    assert report["summary"]["output_tokens_per_s"]["repeats"] == 1
+    assert "Interrupted: 1 complete repeats." in report["warnings"]
+    Page((tmp_path / "r.html").read_text())

@@ -1,0 +1,389 @@
+"""Workloads: the same requests for the same seed, and what files say."""
+
+from array import array
+
+import numpy as np
+import pytest
+
+from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.workloads.contents import Vocabulary, stream_of
+from octavo.bench.workloads.conversations import Conversations
+from octavo.bench.workloads.item import Message, digest, follow, prompt_as_json
+from octavo.bench.workloads.lengths import Empirical, Fixed, Lognormal, Uniform, parse_lengths
+from octavo.bench.workloads.limits import TraceLimits
+from octavo.bench.workloads.lines import MalformedLine
+from octavo.bench.workloads.prompts_file import read_prompts
+from octavo.bench.workloads.synthetic import PrefixLevel, Synthetic, parse_prefix_tree
+from octavo.bench.workloads.traces import read_azure, read_mooncake
+from octavo.core.errors import InvalidConfig, InvalidRequest
+
+NONE = TraceLimits()
+VOCABULARY = Vocabulary(10, 500)
+
+# The first digits of what each workload of seed 3 hashes to: reports of other days stay comparable.
+PINNED = {
+    "random": "d4552db6",
+    "tree": "21de8bae",
+    "repetitive": "3730423e",
+    "text": "8b59d1f0",
+    "chat": "2c415c51",
+    "mooncake": "6f3b7e18",
+    "azure": "d00223a4",
+}
+
+MOONCAKE = """\
+{"timestamp": 1000, "input_length": 700, "output_length": 5, "hash_ids": [7, 8]}
+{"timestamp": 3500, "input_length": 1200, "output_length": 6, "hash_ids": [7, 8, 9]}
+
+{"timestamp": 2000, "input_length": 512, "output_length": 0, "hash_ids": [10]}
+"""
+AZURE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:16:00,10,0
+"""
+
+
+def written(tmp_path, text):
+    file = tmp_path / "lines"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def made(tmp_path, seed):
+    """One workload of each kind."""
+    (tmp_path / "m").write_text(MOONCAKE)
+    (tmp_path / "a").write_text(AZURE)
+    lengths = parse_lengths("x", "lognormal:30,0.7")
+    return {
+        "random": Synthetic(num_requests=9, input_len=lengths, output_len=Uniform(1, 9), seed=seed),
+        "tree": Synthetic(num_requests=9, prefixes=parse_prefix_tree("20x2,10x3"), seed=seed),
+        "repetitive": Synthetic(num_requests=3, input_len=Fixed(50), phrase_len=7, seed=seed),
+        "text": Synthetic(num_requests=3, form="text", seed=seed),
+        "chat": Conversations(num_sessions=3, turns=Uniform(1, 4), system_len=5, seed=seed),
+        "mooncake": read_mooncake(tmp_path / "m", NONE, VOCABULARY, seed),
+        "azure": read_azure(tmp_path / "a", NONE, VOCABULARY, seed),
+    }
+
+
+def test_a_seed_makes_the_same_requests(tmp_path):
+    for name, workload in made(tmp_path, 3).items():
+        again, other = made(tmp_path, 3)[name], made(tmp_path, 4)[name]
+        assert workload.items(0) == again.items(0), name
+        assert digest(workload.items(0)) == digest(again.items(0))
+        assert digest(workload.items(0)) != digest(other.items(0)), name
+
+
+def test_requests_are_what_they_were_when_this_was_written(tmp_path):
+    found = {name: digest(workload.items(0))[:8] for name, workload in made(tmp_path, 3).items()}
+    assert found == PINNED
+
+
+def test_repeats_differ_in_contents_alone(tmp_path):
+    for name, workload in made(tmp_path, 3).items():
+        first, second = workload.items(0), workload.items(1)
+        assert digest(first) != digest(second), name
+        for a, b in zip(first, second, strict=True):
+            assert (a.max_tokens, a.arrival_s, a.session, a.turn) == (
+                b.max_tokens,
+                b.arrival_s,
+                b.session,
+                b.turn,
+            )
+            assert type(a.prompt) is type(b.prompt)
+            if isinstance(a.prompt, array):
+                assert len(a.prompt) == len(b.prompt)
+                assert a.prompt != b.prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("128", Fixed(128)),
+        ("uniform:3,9", Uniform(3, 9)),
+        ("lognormal:200,0.5", Lognormal(200, 0.5)),
+    ],
+)
+def test_lengths_as_text(text, wanted):
+    assert parse_lengths("x", text) == wanted
+    assert str(wanted) == text
+
+
+def test_lengths_of_a_file(tmp_path):
+    file = written(tmp_path, "3\n\n5\n")
+    lengths = parse_lengths("x", f"empirical:{file}")
+    assert lengths == Empirical((3, 5))
+    assert set(lengths.sample(np.random.default_rng(0), 100)) == {3, 5}
+    file.write_text("3\n0\n")
+    with pytest.raises(InvalidConfig, match=r"lines:2: '0' is no length"):
+        parse_lengths("x", f"empirical:{file}")
+    file.write_text("\n")
+    with pytest.raises(InvalidConfig, match="no lengths"):
+        parse_lengths("x", f"empirical:{file}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "-3",
+        "1.5",
+        "uniform:3",
+        "uniform:9,3",
+        "lognormal:0,1",
+        "lognormal:a,b",
+        "zipf:2",
+        "empirical:/no",
+    ],
+)
+def test_lengths_that_are_none(text):
+    with pytest.raises(InvalidConfig, match="x"):
+        parse_lengths("x", text)
+
+
+def test_distributions():
+    rng = np.random.default_rng(0)
+    uniform = Uniform(3, 6).sample(rng, 4000)
+    assert set(uniform) == {3, 4, 5, 6}
+    long = Lognormal(200, 0.5).sample(rng, 4000)
+    assert np.median(long) == pytest.approx(200, rel=0.05)
+    assert np.std(np.log(long)) == pytest.approx(0.5, rel=0.05)
+    assert min(Lognormal(1, 3).sample(rng, 1000)) == 1
+
+
+def test_prefix_trees():
+    assert parse_prefix_tree("0") == ()
+    assert parse_prefix_tree("1024") == (PrefixLevel(1024, 1),)
+    assert parse_prefix_tree("512x1, 256x4") == (PrefixLevel(512, 1), PrefixLevel(256, 4))
+    for wrong in ("x", "5xx", "5x0", "-1", "5,,6"):
+        with pytest.raises(InvalidConfig, match="prefix="):
+            parse_prefix_tree(wrong)
+    items = Synthetic(
+        num_requests=60, input_len=Fixed(5), prefixes=parse_prefix_tree("20x2,10x3"), vocabulary=VOCABULARY
+    ).items(0)
+    assert {len(item.prompt) for item in items} == {35}
+    roots = {bytes(item.prompt[:20]) for item in items}
+    leaves = {bytes(item.prompt[:30]) for item in items}
+    assert (len(roots), len(leaves)) == (2, 6)
+    # Two nodes of different parents are different even if both are the first child.
+    assert len({bytes(item.prompt[20:30]) for item in items}) == 6
+    assert len({bytes(item.prompt[30:]) for item in items}) == 60
+
+
+def test_repetitive_prompts_repeat():
+    (item,) = Synthetic(num_requests=1, input_len=Fixed(20), phrase_len=6).items(0)
+    assert len(item.prompt) == 20
+    assert all(item.prompt[i] == item.prompt[i % 6] for i in range(20))
+    assert len(set(item.prompt[:6])) > 1
+    (text,) = Synthetic(num_requests=1, input_len=Fixed(20), phrase_len=6, form="text").items(0)
+    words = text.prompt.split()
+    assert words == (words[:6] * 4)[:20]
+
+
+def test_token_ids_are_of_the_vocabulary():
+    items = Synthetic(num_requests=20, vocabulary=VOCABULARY).items(0)
+    ids = {t for item in items for t in item.prompt}
+    assert min(ids) >= 10
+    assert max(ids) < 500
+    assert Vocabulary.of_size(100) == Vocabulary(0, 100)
+    assert Vocabulary.of_size(49152) == Vocabulary(1000, 10000)
+
+
+def test_random_streams_are_their_own():
+    keys = [(0,), (0, 0), (0, 0, 0), (1,), (-1,), (0, -1), (-1, 0), (2,), (0, 1)]
+    assert len({int(stream_of(*key).integers(1 << 60)) for key in keys}) == len(keys)
+
+
+def test_conversations():
+    items = Conversations(
+        num_sessions=2, turns=Fixed(3), input_len=Fixed(4), system_len=6, pause_s=1.5
+    ).items(0)
+    assert [(i.session, i.turn, i.pause_s) for i in items] == [
+        (s, t, 1.5 if t else 0.0) for s in range(2) for t in range(3)
+    ]
+    first, second, *_ = items
+    assert [m.role for m in first.prompt] == ["system", "user"]
+    assert first.prompt[0] == items[3].prompt[0]  # all sessions have the same system message
+    assert [m.role for m in second.prompt] == ["user"]
+    whole = follow(first.prompt, "yes", second.prompt)
+    assert [m.role for m in whole] == ["system", "user", "assistant", "user"]
+    assert whole[2] == Message("assistant", "yes")
+    assert prompt_as_json(whole)[2] == {"role": "assistant", "content": "yes"}
+    texts = Conversations(num_sessions=1, turns=Fixed(2), as_chat=False).items(0)
+    assert follow(texts[0].prompt, "yes", texts[1].prompt) == f"{texts[0].prompt}yes{texts[1].prompt}"
+    with pytest.raises(ValueError, match="conversation"):
+        follow(array("i", [1]), "yes", array("i", [2]))
+
+
+def test_mooncake(tmp_path):
+    trace = read_mooncake(written(tmp_path, MOONCAKE), NONE, VOCABULARY, 0)
+    items = trace.items(0)
+    assert trace.has_arrivals
+    assert [item.arrival_s for item in items] == [0.0, 1.0, 2.5]  # sorted, the first at 0
+    assert [len(item.prompt) for item in items] == [700, 512, 1200]
+    assert [item.max_tokens for item in items] == [5, 1, 6]
+    first, other, third = (item.prompt for item in items)
+    assert first == third[:700]  # equal hash ids are equal tokens
+    assert first[:512] != other
+    assert third[512:1024] != third[:512]
+
+
+def test_azure(tmp_path):
+    items = read_azure(written(tmp_path, AZURE.replace("\n", "\r\n")), NONE, VOCABULARY, 0).items(0)
+    assert [item.arrival_s for item in items] == pytest.approx([0.0, 4.314579, 13.31941])
+    assert [(len(item.prompt), item.max_tokens) for item in items] == [(374, 44), (396, 109), (10, 1)]
+    assert items[0].prompt[:10] != items[2].prompt
+
+
+def test_traces_are_cut_to_size(tmp_path):
+    limits = TraceLimits(scale=2.0, limit=2, max_prompt_tokens=600, max_output_tokens=3)
+    trace = read_mooncake(written(tmp_path, MOONCAKE), limits, VOCABULARY, 0)
+    items = trace.items(0)
+    assert [(item.arrival_s, len(item.prompt), item.max_tokens) for item in items] == [
+        (0, 600, 3),
+        (2, 512, 1),
+    ]
+    assert trace.describe()["num_prompts_cut"] == 1
+    for wrong in ({"scale": 0}, {"limit": 0}, {"max_prompt_tokens": 0}, {"scale": float("nan")}):
+        with pytest.raises(InvalidConfig):
+            TraceLimits(**wrong)
+
+
+LINE = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [7]}\n'
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("{oops", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[1]", "must be a JSON object"),
+        (LINE.replace('"timestamp": 0', '"timestamp": "now"'), "timestamp='now'"),
+        (LINE.replace('"timestamp": 0', '"timestamp": NaN'), "timestamp=nan"),
+        (LINE.replace('"input_length": 9', '"input_length": 9.5'), "input_length=9.5"),
+        (LINE.replace('"input_length": 9', '"input_length": 0'), "input_length=0"),
+        (LINE.replace('"input_length": 9', '"input_length": 513'), "fewer than input_length=513"),
+        (LINE.replace('"input_length": 9, ', ""), "has no 'input_length'"),
+        (LINE.replace("[7]", "[true]"), "hash_ids"),
+        (LINE.replace("[7]", "[-1]"), "hash_ids"),
+        (b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_malformed_lines_of_mooncake(tmp_path, bad, message):
+    bad = bad.encode() if isinstance(bad, str) else bad
+    file = written(tmp_path, LINE.encode() + b"\n" + bad + b"\n" + LINE.encode())
+    with pytest.raises(MalformedLine, match="lines:3: ") as caught:
+        read_mooncake(file, NONE, VOCABULARY, 0)
+    assert message in str(caught.value)
+    assert caught.value.line == 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("2023-11-16 18:15:46,374", "2 values for 3 columns"),
+        ("yesterday,374,44", "TIMESTAMP='yesterday'"),
+        ("2023-11-16 18:15:46.x,374,44", "TIMESTAMP"),
+        ("2023-11-16 18:15:46,many,44", "ContextTokens='many'"),
+        ("2023-11-16 18:15:46,0,44", "ContextTokens=0"),
+        ("2023-11-16 18:15:46,5,-1", "GeneratedTokens='-1'"),
+    ],
+)
+def test_malformed_lines_of_azure(tmp_path, bad, message):
+    file = written(tmp_path, AZURE.replace("2023-11-16 18:16:00,10,0", bad))
+    with pytest.raises(MalformedLine, match="lines:4: ") as caught:
+        read_azure(file, NONE, VOCABULARY, 0)
+    assert message in str(caught.value)
+
+
+def test_files_that_are_no_traces(tmp_path):
+    with pytest.raises(MalformedLine, match="lines:1: the header has no column 'TIMESTAMP'"):
+        read_azure(written(tmp_path, "a,b\n1,2\n"), NONE, VOCABULARY, 0)
+    for read in (read_azure, read_mooncake):
+        with pytest.raises(InvalidRequest, match="has no requests"):
+            read(written(tmp_path, ""), NONE, VOCABULARY, 0)
+        with pytest.raises(InvalidRequest, match="cannot read"):
+            read(tmp_path / "none", NONE, VOCABULARY, 0)
+
+
+PROMPTS = """\
+{"prompt": "Hello", "max_tokens": 3}
+{"prompt": [1, 2, 3]}
+{"messages": [{"role": "user", "content": "Hi"}]}
+"""
+
+
+def test_prompts_of_a_file(tmp_path):
+    found = read_prompts(written(tmp_path, PROMPTS), TraceLimits(max_prompt_tokens=2), max_tokens=8)
+    assert not found.has_arrivals
+    items = found.items(0)
+    assert [item.prompt for item in items] == ["Hello", array("i", [1, 2]), (Message("user", "Hi"),)]
+    assert [item.max_tokens for item in items] == [3, 8, 8]
+    assert found.items(1) == items
+    timed = '{"prompt": "b", "arrival_s": 2}\n{"prompt": "a", "arrival_s": 0.5}\n'
+    items = read_prompts(written(tmp_path, timed), TraceLimits(scale=2), max_tokens=8).items(0)
+    assert [(item.index, item.prompt, item.arrival_s) for item in items] == [(0, "a", 1.0), (1, "b", 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("{}", "must have either"),
+        ('{"prompt": "a", "messages": []}', "must have either"),
+        ('{"prompt": ""}', "prompt=''"),
+        ('{"prompt": [1, "a"]}', "prompt="),
+        ('{"prompt": [1, 99999999999]}', "prompt="),
+        ('{"prompt": "a", "max_tokens": 0}', "max_tokens=0"),
+        ('{"messages": []}', "messages=[]"),
+        ('{"messages": [{"role": "user"}]}', "must have role and content"),
+        ('{"prompt": "a", "arrival_s": 1}', "in all lines or in none"),
+    ],
+)
+def test_malformed_prompts(tmp_path, bad, message):
+    with pytest.raises(MalformedLine, match="lines:4: ") as caught:
+        read_prompts(written(tmp_path, PROMPTS + bad), NONE, max_tokens=8)
+    assert message in str(caught.value)
+
+
+def items(count):
+    return Synthetic(num_requests=count, input_len=Fixed(1)).items(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "burstiness", "variance"), [("poisson", 9.0, 1.0), ("bursty", 4.0, 4.0), ("bursty", 0.25, 0.25)]
+)
+def test_arrivals_have_rate_and_variance(kind, burstiness, variance):
+    plan = ArrivalPlan(kind=kind, rate=50, burstiness=burstiness, seed=1)
+    times = plan.times(items(20_000))
+    assert times == plan.times(items(20_000))
+    assert times != ArrivalPlan(kind=kind, rate=50, burstiness=burstiness, seed=2).times(items(20_000))
+    assert times[0] == 0.0
+    gaps = np.diff(times)
+    assert gaps.min() >= 0
+    assert gaps.mean() == pytest.approx(1 / 50, rel=0.05)
+    assert gaps.var() / gaps.mean() ** 2 == pytest.approx(variance, rel=0.15)
+
+
+def test_other_arrivals():
+    assert ArrivalPlan(kind="bursty", rate=4, burstiness=0).times(items(3)) == [0, 0.25, 0.5]
+    assert ArrivalPlan(kind="at-once").times(items(3)) == [0, 0, 0]
+    with pytest.raises(InvalidConfig, match="does not say when"):
+        ArrivalPlan(kind="trace").times(items(3))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "poisson"},
+        {"kind": "poisson", "rate": 0},
+        {"kind": "bursty", "rate": 1, "burstiness": -1},
+        {"kind": "closed"},
+        {"kind": "closed", "concurrency": 0},
+        {"kind": "sometimes"},
+    ],
+)
+def test_arrivals_that_are_none(wrong):
+    with pytest.raises(InvalidConfig):
+        ArrivalPlan(**wrong)
