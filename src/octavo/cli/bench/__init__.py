@@ -2,7 +2,7 @@
 
 import typer
 
-from octavo.cli.bench import parts, serve
+from octavo.cli.bench import compare, parts, serve
 
 app = typer.Typer(help="Measure the engine, a part of it, or a server.", no_args_is_help=True)
 
@@ -13,5 +13,6 @@ def _group() -> None:
 
 
 app.command()(serve.serve)
+app.command()(compare.compare)
 for _part in (parts.scenes, parts.step, parts.kernels, parts.paging):
     app.command()(_part)

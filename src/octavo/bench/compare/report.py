@@ -1,0 +1,238 @@
+"""The report of a comparison: tables, plots, and the sentence that says who is faster."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from octavo.bench.compare.ratios import METRICS, metric_of
+from octavo.bench.report.facts import ceilings_fact, workload_fact
+from octavo.bench.report.numbers import figures, seconds
+from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
+from octavo.core.units import format_bytes
+
+_NAMES: Final = {
+    "output_tokens_per_s": "output tokens/s",
+    "prompt_tokens_per_s": "prompt tokens/s",
+    "requests_per_s": "requests/s",
+    "ttft_s.p50": "TTFT p50",
+    "ttft_s.p99": "TTFT p99",
+    "tpot_s.p50": "TPOT p50",
+    "tpot_s.p99": "TPOT p99",
+    "itl_s.p99": "ITL p99",
+    "e2e_s.p50": "E2E p50",
+    "e2e_s.p99": "E2E p99",
+}
+_UNKNOWN: Final = "not told"
+
+
+def document(report: Mapping[str, Any]) -> Document:
+    """Of a report of ``octavo bench compare``."""
+    comparisons = report["comparisons"]
+    facts = [("Machine", _machine(report))]
+    if report["ceilings"] is not None and (ceilings := ceilings_fact(report)):
+        facts.append(("At most", f"{ceilings} (medians of {report['ceilings']['measurements']}, same run)"))
+    if report.get("model"):
+        facts.append(("Model", report["model"]))
+    facts += [(_title(each) or "Workload", workload_fact(each["workload"])) for each in comparisons]
+    facts.append(
+        (
+            "Rounds",
+            f"{report['settings']['rounds']}; in each, everyone gets the same new requests in turn, and the "
+            "others are frozen",
+        )
+    )
+    sheets = [rate_sheet(comparisons), ratio_sheet(comparisons), facts_sheet(comparisons, report["absent"])]
+    sheets += [metric_sheet(each) for each in comparisons]
+    return Document(
+        title=f"octavo bench {report['command']}",
+        headline=_headline(comparisons),
+        tiles=_tiles(comparisons),
+        facts=facts,
+        command=report["command_line"],
+        warnings=report["warnings"],
+        charts=[chart for each in comparisons if (chart := _chart(each)) is not None],
+        sheets=[sheet for sheet in sheets if sheet.rows],
+        footer=(
+            f"Octavo {report['octavo']}, Python {report['machine']['python']}, "
+            f"{report['machine']['system']}, {report['finished_at']}. Intervals are 95 % confidence "
+            "intervals by Student's t: of the mean over rounds, and of the ratio within a round (on its "
+            f"logarithm). Schema {report['schema_version']}."
+        ),
+    )
+
+
+def rate_sheet(comparisons: Sequence[Mapping[str, Any]]) -> Sheet:
+    """Tokens per second: a row for each contestant, a column for each task."""
+    columns = ["", *(_column(each) for each in comparisons), "start", "peak memory"]
+    rows, raw = [], []
+    for name in _names(comparisons):
+        sides = [_side(each, name) for each in comparisons]
+        values = [_mean(side, each["rate"]) for side, each in zip(sides, comparisons, strict=True)]
+        starts = [start for side in sides if side for start in side["starts_s"]]
+        peaks = [side["peak_rss_bytes"] for side in sides if side and side["peak_rss_bytes"]]
+        shown_peak = "-"
+        if peaks:
+            low, high = format_bytes(min(peaks)), format_bytes(max(peaks))
+            shown_peak = low if low == high else f"{low} to {high}"
+        start = min(starts, default=None)
+        rows.append([name, *map(figures, values), seconds(start), shown_peak])
+        raw.append([name, *values, start, max(peaks, default=None)])
+    note = "Means over the rounds. Start: until the first answer. Memory: peaks of all its processes, summed."
+    return Sheet("Tokens per second", columns, rows, note, raw)
+
+
+def ratio_sheet(comparisons: Sequence[Mapping[str, Any]]) -> Sheet:
+    """How many times faster the first is than each other."""
+    first = comparisons[0]["sides"][0]["name"] if comparisons and comparisons[0]["sides"] else ""
+    rows, raw = [], []
+    for name in _names(comparisons):
+        row: list[str] = [name]
+        numbers: list[object] = [name]
+        for each in comparisons:
+            side = _side(each, name)
+            found = None if side is None else side.get("ratios", {}).get(each["rate"])
+            row.append(_times(found))
+            numbers.append("" if found is None else found["ratio"])
+        if any(cell != "-" for cell in row[1:]):
+            rows.append(row)
+            raw.append(numbers)
+    note = "Above 1: the first is faster; below 1: slower. Pairs of runs in the same round, 95 % intervals."
+    return Sheet(f"{first} is so many times as fast as", ["", *map(_column, comparisons)], rows, note, raw)
+
+
+def facts_sheet(comparisons: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> Sheet:
+    """Precision and settings."""
+    rows = []
+    for name in _names(comparisons):
+        sides = [side for each in comparisons if (side := _side(each, name))]
+        settings = "; ".join(dict.fromkeys(side["settings"] for side in sides if side["settings"]))
+        notes = dict.fromkeys(side["note"] for side in sides if side["note"])
+        first = sides[0]
+        rows.append(
+            [
+                name,
+                first["version"] or first["told"].get("server") or _UNKNOWN,
+                first["precision"] or _UNKNOWN,
+                settings or _UNKNOWN,
+                "; ".join(notes) or "-",
+            ]
+        )
+    rows += [[name, "not there", "-", "-", why.splitlines()[0][:200]] for name, why in absent.items()]
+    return Sheet("Who, and in which setting", ["", "version", "precision", "settings", "made equal by"], rows)
+
+
+def metric_sheet(comparison: Mapping[str, Any]) -> Sheet:
+    """All metrics of a task."""
+    metrics = [m for m in METRICS if any(m in side["means"] for side in comparison["sides"])]
+    rows, raw = [], []
+    for metric in metrics:
+        show = figures if METRICS[metric] == "more" else seconds
+        cells: list[str] = [_NAMES[metric]]
+        numbers: list[object] = [metric]
+        for side in comparison["sides"]:
+            mean = _mean(side, metric)
+            times = _times(side.get("ratios", {}).get(metric))
+            cells.append(show(mean) if times == "-" else f"{show(mean)}; {times}")
+            numbers.append("" if mean is None else mean)
+        rows.append(cells)
+        raw.append(numbers)
+    columns = ["", *(side["name"] for side in comparison["sides"])]
+    note = "Mean over the rounds; then how many times better the first is (more of a rate, less of a time)."
+    return Sheet(_title(comparison) or "All metrics", columns, rows, note, raw)
+
+
+def _headline(comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """Against the fastest other in each task: a win over the slowest says little."""
+    parts = []
+    first = ""
+    for each in comparisons:
+        first = each["sides"][0]["name"]
+        rivals = [s for s in each["sides"][1:] if each["rate"] in s.get("ratios", {}) and not _is_ours(s)]
+        rivals = rivals or [s for s in each["sides"][1:] if each["rate"] in s.get("ratios", {})]
+        if not rivals:
+            continue
+        best = min(rivals, key=lambda s, rate=each["rate"]: s["ratios"][rate]["ratio"])  # type: ignore[misc]
+        where = f" in scene {each['task']}" if each["task"] else ""
+        parts.append(f"{figures(best['ratios'][each['rate']]['ratio'])} x {best['name']}{where}")
+    if not parts:
+        return "Nothing could be compared"
+    return f"{first}, against the fastest other: " + ", ".join(parts)
+
+
+def _tiles(comparisons: Sequence[Mapping[str, Any]]) -> list[Tile]:
+    tiles = []
+    for each in comparisons:
+        first = each["sides"][0]
+        mean = _mean(first, each["rate"])
+        others = [
+            (value, side["name"])
+            for side in each["sides"][1:]
+            if not _is_ours(side) and (value := _mean(side, each["rate"])) is not None
+        ]
+        note = f"{_NAMES[each['rate']]}"
+        if others:
+            value, name = max(others)
+            note += f"; next {figures(value)}, {name}"
+        tiles.append(Tile(_title(each) or first["name"], figures(mean), note))
+    return tiles
+
+
+def _chart(comparison: Mapping[str, Any]) -> Chart | None:
+    rate = comparison["rate"]
+    series = []
+    for side in comparison["sides"]:
+        points = [(i + 1, v) for i, each in enumerate(side["rounds"]) if (v := metric_of(each, rate))]
+        if points:
+            series.append(Series(side["name"], [x for x, _ in points], [y for _, y in points]))
+    if not series:
+        return None
+    return Chart(
+        name=f"rounds{'-' if comparison['task'] else ''}{comparison['task']}",
+        title=_title(comparison) or "Rates in each round",
+        caption="Each round on its own: what moves all lines alike is the machine.",
+        x_label="round",
+        y_label=_NAMES[rate],
+        series=series,
+    )
+
+
+def _machine(report: Mapping[str, Any]) -> str:
+    machine = report["machine"]
+    return f"{machine['cpu']}, {machine['threads']} of {machine['cores']} cores, {machine['isa']}"
+
+
+def _title(comparison: Mapping[str, Any]) -> str:
+    task = comparison["task"]
+    return f"Scene {task}: {comparison['description']}" if task else str(comparison["description"])
+
+
+def _column(comparison: Mapping[str, Any]) -> str:
+    rate = _NAMES[comparison["rate"]]
+    return f"{comparison['task']}, {rate}" if comparison["task"] else rate
+
+
+def _names(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(side["name"] for each in comparisons for side in each["sides"]))
+
+
+def _side(comparison: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    return next((side for side in comparison["sides"] if side["name"] == name), None)
+
+
+def _mean(side: Mapping[str, Any] | None, metric: str) -> float | None:
+    if side is None:
+        return None
+    found: float | None = (side["means"].get(metric) or {}).get("mean")
+    return found
+
+
+def _times(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    text = f"{figures(found['ratio'])} x"
+    if found["low"] is not None:
+        text += f" ({figures(found['low'])} to {figures(found['high'])})"
+    return text
+
+
+def _is_ours(side: Mapping[str, Any]) -> bool:
+    return str(side["name"]).startswith("octavo ")
