@@ -17,7 +17,7 @@ _KV_GIB: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vllm(Peer):
-    """``vllm serve``."""
+    """Its OpenAI-compatible server."""
 
     def install(self, workshop: Workshop, model: Path) -> None:
         # It pins a build of torch without CUDA, but not of these, which are then there only for GPUs; texts
@@ -32,8 +32,18 @@ class Vllm(Peer):
     def program(self, workshop: Workshop, model: Path, load: Load) -> Program:
         folder = workshop.environment(_ENVIRONMENT)
         most = max(16, load.num_requests)
-        command = [str(folder / "bin" / "vllm"), "serve", str(as_bfloat16(workshop, model))]
-        command += ["--port", "{port}", "--host", "127.0.0.1", "--dtype", "bfloat16"]
+        # Not its command line, which looks for a package of another name than this one's.
+        command = [workshop.python(_ENVIRONMENT), "-m", "vllm.entrypoints.openai.api_server"]
+        command += [
+            "--model",
+            str(as_bfloat16(workshop, model)),
+            "--port",
+            "{port}",
+            "--host",
+            "127.0.0.1",
+            "--dtype",
+            "bfloat16",
+        ]
         command += ["--max-model-len", "2048", "--max-num-seqs", str(most), "--served-model-name", "model"]
         env = {
             **OFFLINE,

@@ -1,5 +1,6 @@
 """A folder with a virtual environment for each peer, and the model's files in the forms that they read."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,7 @@ class Workshop:
         if done.is_file() and done.read_text(encoding="utf-8") == wanted:
             return
         self.say(f"Installing {', '.join(packages)} into {folder}")
+        folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "bin" / "python").exists():
             self.run([sys.executable, "-m", "venv", str(folder)])
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
@@ -83,8 +85,6 @@ class Workshop:
         Raises:
             OctavoError: it fails; with the end of what it said.
         """
-        import os
-
         env = {**os.environ, **OFFLINE}
         try:
             found = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False)
