@@ -214,3 +214,19 @@ def test_ctrl_c_reports_what_there_is(fake, tmp_path):
     assert report["summary"]["output_tokens_per_s"]["repeats"] == 1
     assert "Interrupted: 1 complete repeats." in report["warnings"]
     Page((tmp_path / "r.html").read_text())
+
+
+def test_options_of_a_file(run, fake, tmp_path):
+    file = tmp_path / "bench.toml"
+    file.write_text(
+        "max_step_tokens = 256\n[bench]\nno_ceilings = true\n[bench.serve]\nrequests = 3\ninput_len = 7\n"
+        'output_len = "uniform:2,3"\nrepeats = 1\nconcurrency = 2\n[bench.sweep]\ncontext = "64,128"\n'
+        "block_size = 32\nshared_prefix = 0\n"
+    )
+    server = fake()
+    status, out, err = run("bench", "serve", server.url, "--config", file, "--json")
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    assert report["ceilings"] is None
+    assert report["repeats"][0]["prompt_tokens"] == 21
+    assert report["workload"]["concurrency"] == 2

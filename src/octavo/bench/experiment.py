@@ -65,6 +65,7 @@ class Findings:
         repeats: one summary each (``metrics.summary.summarize``), with ``memory``.
         digest: of the first repeat's requests: the same requests have the same.
         results: what the summaries were made of.
+        is_streamed: whether it is known when each piece of an answer came.
     """
 
     repeats: list[dict[str, Any]] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Findings:
     digest: str = ""
     interrupted: bool = False
     peak_rss_bytes: int | None = None
+    is_streamed: bool = True
 
     def as_dict(self, *, per_request: bool) -> dict[str, Any]:
         """For reports."""
@@ -81,8 +83,10 @@ class Findings:
             "summary": combine(self.repeats),
             "repeats": self.repeats,
             "quantiles": quantiles(self.results),
-            "timeline": timeline(self.results),
+            "timeline": timeline(self.results) if self.is_streamed else None,
         }
+        if not self.is_streamed:
+            found["quantiles"]["itl_s"] = []
         if per_request:
             found["requests"] = [
                 {"repeat": repeat, **request_as_dict(record, result.start_s)}

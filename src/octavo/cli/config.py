@@ -18,7 +18,10 @@ from octavo.core.errors import InvalidConfig, shown
 
 _NOT_IN_FILES: Final = frozenset({"help", "config"})
 # Texts that are often plain numbers, which TOML writes without quotes.
-_TEXT_OR_NUMBER: Final = frozenset({"block_size", "kv_memory", "memory", "max_body_size"})
+_TEXT_OR_NUMBER: Final = frozenset(
+    {"block_size", "kv_memory", "memory", "max_body_size", "input_len", "output_len", "turns", "prompt_lens"}
+    | {"context_len", "concurrency", "shared_prefix", "max_step_tokens"}  # a sweep's lists of one value
+)
 _KIND_NAMES: Final = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
 

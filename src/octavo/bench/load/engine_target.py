@@ -1,6 +1,7 @@
 """An engine in this process, without a server around it."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from octavo.bench.load.exchange import REFUSED, Exchange
@@ -12,7 +13,9 @@ from octavo.core.errors import OctavoError
 from octavo.core.sampling import SamplingParams
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.engine import Engine
+from octavo.engine.generation import Generation
 from octavo.engine.llm import LLM
+from octavo.engine.observing import StepReport
 
 
 class EngineTarget:
@@ -73,6 +76,12 @@ class EngineTarget:
         except OctavoError:
             return None
 
+    def watch(self, see: Callable[[MemoryFacts], None] | None) -> bool:
+        """After every step, in the engine's thread."""
+        engine = self._llm.engine
+        engine.observer = None if see is None else _StepWatch(engine, self._llm.capacity.block_bytes, see)
+        return True
+
     def describe(self) -> dict[str, Any]:
         """For reports."""
         return {**describe_llm(self._llm, self._name, self._start_s), "ignore_eos": self._ignore_eos}
@@ -80,6 +89,25 @@ class EngineTarget:
     def peak_rss_bytes(self) -> int | None:
         """Of this process, the load generator and its records included."""
         return peak_rss_bytes()
+
+
+class _StepWatch:
+    """Observes an engine."""
+
+    def __init__(self, engine: Engine, block_bytes: int, see: Callable[[MemoryFacts], None]) -> None:
+        self._engine = engine
+        self._block_bytes = block_bytes
+        self._see = see
+
+    def arrived(self, generation: Generation) -> None:
+        """Nothing."""
+
+    def stepped(self, report: StepReport) -> None:
+        """A step is done."""
+        self._see(facts_of(self._engine, self._block_bytes))
+
+    def finished(self, generation: Generation) -> None:
+        """Nothing."""
 
 
 def facts_of(engine: Engine, block_bytes: int) -> MemoryFacts:
@@ -105,6 +133,7 @@ def describe_llm(llm: LLM, name: str, start_s: float) -> dict[str, Any]:
         "kind": "engine",
         "model": name,
         "is_local": True,
+        "file": llm.path.name,
         "precision": precision_of(llm),
         "weight_bytes": llm.weight_bytes,
         "start_s": round(start_s, 3),

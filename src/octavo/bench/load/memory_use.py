@@ -12,12 +12,31 @@ _INTERVAL_S: Final = 0.5
 
 
 class MemoryWatch:
-    """Asks twice a second, and before and after."""
+    """Looks at moments before, during and after a run."""
 
     def __init__(self) -> None:
         self._before: MemoryFacts | None = None
         self._after: MemoryFacts | None = None
-        self._during: list[MemoryFacts] = []
+        self._most_used = 0
+        self._waste_sum = self._waste_max = 0.0
+        self._num_waste = 0
+
+    def begin(self, facts: MemoryFacts | None) -> None:
+        """Before anything runs."""
+        self._before = facts
+
+    def see(self, facts: MemoryFacts | None) -> None:
+        """While it runs."""
+        if facts is not None and facts.used_blocks:
+            self._most_used = max(self._most_used, facts.used_blocks)
+            self._waste_sum += facts.waste
+            self._waste_max = max(self._waste_max, facts.waste)
+            self._num_waste += 1
+
+    def end(self, facts: MemoryFacts | None) -> None:
+        """When all is over."""
+        self.see(facts)
+        self._after = facts
 
     def as_dict(self) -> dict[str, Any] | None:
         """For reports; None if the target does not tell.
@@ -28,10 +47,8 @@ class MemoryWatch:
         before, after = self._before, self._after
         if before is None or after is None:
             return None
-        seen = [*self._during, after]
         is_exact = after.peak_blocks > before.peak_blocks
-        peak = after.peak_blocks if is_exact else max(facts.used_blocks for facts in seen)
-        waste = [facts.waste for facts in seen if facts.used_blocks]
+        peak = after.peak_blocks if is_exact else self._most_used
         queried = after.query_tokens - before.query_tokens
         return {
             "peak_blocks": peak,
@@ -40,8 +57,8 @@ class MemoryWatch:
             "peak_fraction": round(peak / after.total_blocks, 6) if after.total_blocks else None,
             "total_blocks": after.total_blocks,
             "block_bytes": after.block_bytes,
-            "waste_mean": round(sum(waste) / len(waste), 6) if waste else None,
-            "waste_max": round(max(waste), 6) if waste else None,
+            "waste_mean": round(self._waste_sum / self._num_waste, 6) if self._num_waste else None,
+            "waste_max": round(self._waste_max, 6) if self._num_waste else None,
             "preemptions": after.num_preemptions - before.num_preemptions,
             "hit_rate": round((after.hit_tokens - before.hit_tokens) / queried, 6) if queried else None,
         }
@@ -49,22 +66,25 @@ class MemoryWatch:
 
 @asynccontextmanager
 async def watch_memory(target: Target) -> AsyncIterator[MemoryWatch]:
-    """Watches while the block runs."""
+    """Looks after every step while the block runs, or asks twice a second; and before and after."""
     watch = MemoryWatch()
-    watch._before = await target.memory()
-    asking = None if watch._before is None else asyncio.create_task(_ask(target, watch))
+    before = await target.memory()
+    watch.begin(before)
+    is_told = target.watch(watch.see)
+    asking = None if before is None or is_told else asyncio.create_task(_ask(target, watch))
     try:
         yield watch
     finally:
+        target.watch(None)
         if asking is not None:
             asking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asking
-            watch._after = await target.memory()
+        if before is not None:
+            watch.end(await target.memory())
 
 
 async def _ask(target: Target, watch: MemoryWatch) -> None:
     while True:
         await asyncio.sleep(_INTERVAL_S)
-        if (facts := await target.memory()) is not None:
-            watch._during.append(facts)
+        watch.see(await target.memory())

@@ -119,6 +119,10 @@ class OpenAITarget:
         except (OctavoError, KeyError, TypeError):
             return None
 
+    def watch(self, see: Callable[[MemoryFacts], None] | None) -> bool:
+        """It cannot."""
+        return False
+
     def describe(self) -> dict[str, Any]:
         """For reports."""
         return {

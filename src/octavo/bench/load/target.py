@@ -1,5 +1,6 @@
 """What can be put under load: a server, or an engine in this process."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,6 +49,13 @@ class Target(Protocol):
 
     async def memory(self) -> MemoryFacts | None:
         """What its memory is used for, or None if it does not tell."""
+        ...
+
+    def watch(self, see: Callable[[MemoryFacts], None] | None) -> bool:
+        """Call ``see`` after every step from now on (None ends that), perhaps in another thread.
+
+        False if it cannot; then it is asked from time to time.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ class Timings:
         lateness_s: how much later than due it was sent.
         num_tokens: output tokens, as the server counts them.
         num_chunks: pieces of the stream that carried output.
-        misses_tokens: whether chunks and the server's count differ by more than a last token without text.
+        misses_tokens: whether chunks, whose tokens are not known, and the server's count differ by more than
+            a last token without text.
     """
 
     lateness_s: float
@@ -51,5 +52,5 @@ def timings_of(record: Record) -> Timings:
         itl_s=tuple(b - a for a, b in pairwise(moments)),
         num_tokens=num_tokens,
         num_chunks=len(exchange.chunk_s),
-        misses_tokens=num_tokens != len(moments),
+        misses_tokens=not exchange.chunk_tokens and num_tokens != len(moments),
     )

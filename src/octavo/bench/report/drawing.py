@@ -43,6 +43,8 @@ def as_svg(chart: Chart, number: int) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>c{number}-", svg)
     svg = svg.replace(_INK, "currentColor").replace(_RULE, "var(--rule)")
+    for place, colour in enumerate(_COLOURS):
+        svg = svg.replace(colour, f"var(--line-{place})")
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(chart.title)}"', 1)
 
 

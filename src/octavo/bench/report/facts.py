@@ -30,7 +30,8 @@ def model_fact(report: Mapping[str, Any]) -> str:
     target = report["target"]
     precision = target.get("label") or target.get("precision")
     if target["kind"] == "engine":
-        parts = [precision, f"in process, blocks of {target['block_size']} tokens"]
+        file = None if target["file"] == target["model"] else target["file"]
+        parts = [file, precision, f"in process, blocks of {target['block_size']} tokens"]
         parts.append(f"KV pool of {format_bytes(target['kv_pool_bytes'])}")
         parts.append(f"steps of {target['max_step_tokens']} tokens")
         if not target["prefix_cache"]:

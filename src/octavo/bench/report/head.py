@@ -29,7 +29,7 @@ def head(command: str, arguments: Sequence[str], *, threads: int | None, ceiling
         "command": command,
         "command_line": shlex.join(["octavo", *without_secrets(arguments)]),
         "octavo": octavo.__version__,
-        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe(backend.threads, backend.isa).as_dict(),
         "ceilings": None,
     }

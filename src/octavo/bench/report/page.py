@@ -21,14 +21,13 @@ def as_html(document: Document) -> str:
         _warnings(document),
         _charts(document.charts),
         *map(_sheet, document.sheets),
-        f"<footer>{escape(document.footer)}</footer>",
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(document.title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n"
+        f"<title>{escape(document.title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in parts if part)
-        + "\n</body>\n</html>\n"
+        + f"\n</main>\n<footer>{escape(document.footer)}</footer>\n</body>\n</html>\n"
     )
 
 

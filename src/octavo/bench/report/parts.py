@@ -19,6 +19,7 @@ class Sheet:
 
     Attributes:
         raw: the same cells as plain numbers or texts, for CSV; None is ``rows``.
+        raw_columns: names without spaces, for CSV; empty is ``columns``.
     """
 
     title: str
@@ -26,6 +27,7 @@ class Sheet:
     rows: Sequence[Sequence[str]]
     note: str = ""
     raw: Sequence[Sequence[object]] | None = None
+    raw_columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def footer(report: Mapping[str, Any]) -> str:
     """When, with which version, and how intervals are made."""
     return (
         f"Octavo {report['octavo']}, Python {report['machine']['python']}, {report['machine']['system']}, "
-        f"{report['finished_at']}. Latencies count from the moment at which a request was due. Intervals are "
+        f"{report['measured_at']}. Latencies count from the moment at which a request was due. Intervals are "
         "95 % confidence intervals of the mean over repeats, by Student's t. "
         f"Schema {report['schema_version']}."
     )
@@ -162,13 +162,13 @@ def _tiles(report: Mapping[str, Any]) -> list[Tile]:
     if good := summary.get("goodput.fraction"):
         limits = report["settings"]["slo"]
         told = ", ".join(f"{name[:-2].upper()} ≤ {seconds(limit)}" for name, limit in limits.items())
-        tiles.append(Tile("Served within the objective", percent(good["mean"]), told))
+        tiles.append(Tile("Well served", percent(good["mean"]), told))
     elif rate := summary.get("prompt_tokens_per_s"):
         tiles.append(Tile("Prompt tokens per second", figures(rate["mean"]), interval_note(rate)))
     if report["peak_rss_bytes"]:
         peak = summary.get("memory.peak_bytes")
-        note = f"KV cache {format_bytes(peak['mean'])}" if peak else ""
-        tiles.append(Tile("Peak memory of the process", format_bytes(report["peak_rss_bytes"]), note))
+        note = f"of the process; KV cache used: {format_bytes(peak['mean'])}" if peak else "of the process"
+        tiles.append(Tile("Peak memory", format_bytes(report["peak_rss_bytes"]), note))
     return tiles
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
 
 if TYPE_CHECKING:
-    from octavo.bench.experiment import ExperimentSettings, Findings
+    from octavo.bench.experiment import ExperimentSettings
     from octavo.bench.load.arrivals import ArrivalPlan
     from octavo.bench.load.target import Target
     from octavo.bench.report.parts import Document
@@ -65,17 +65,31 @@ def measure(
     target: "Target", workload: "Workload", plan: "ArrivalPlan", settings: "ExperimentSettings"
 ) -> dict[str, Any]:
     """Run an experiment; gives its parts of the report."""
+    (found,) = measure_all(target, [(workload, plan)], settings)
+    return found
+
+
+def measure_all(
+    target: "Target", cases: "Sequence[tuple[Workload, ArrivalPlan]]", settings: "ExperimentSettings"
+) -> list[dict[str, Any]]:
+    """Run one experiment after the other; fewer come back if Ctrl-C ends them."""
     from octavo.bench.experiment import describe, run_experiment
 
-    async def run() -> "Findings":
+    async def run() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
         await target.open()
         try:
             with experiment_bar() as progress:
-                return await run_experiment(target, workload, plan, settings, progress)
+                for workload, plan in cases:
+                    findings = await run_experiment(target, workload, plan, settings, progress)
+                    found.append(describe(findings, target, workload, plan, settings))
+                    if findings.interrupted:
+                        break
         finally:
             await target.close()
+        return found
 
-    return describe(asyncio.run(run()), target, workload, plan, settings)
+    return asyncio.run(run())
 
 
 def finish(

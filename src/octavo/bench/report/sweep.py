@@ -1,0 +1,243 @@
+"""The report of a sweep."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from octavo.bench.report.facts import ceilings_fact, machine_fact
+from octavo.bench.report.numbers import figures, percent, seconds
+from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
+from octavo.bench.report.serve import footer
+from octavo.bench.sweep.grid import AXES, AXIS, shown
+from octavo.core.units import format_bytes
+
+_MIB: Final = 1 << 20
+
+
+class Metric(NamedTuple):
+    """A number of a point. ``path`` leads to it in the summary; None is the peak memory of the process."""
+
+    name: str
+    label: str
+    column: str
+    path: str | None
+    scale: float = 1.0
+
+
+METRICS: Final = (
+    Metric("ttft_ms", "TTFT p50", "TTFT ms", "ttft_s.p50", 1e3),
+    Metric("ttft_p99_ms", "TTFT p99", "p99 ms", "ttft_s.p99", 1e3),
+    Metric("tpot_ms", "TPOT p50", "TPOT ms", "tpot_s.p50", 1e3),
+    Metric("output_tokens_per_s", "output tokens/s", "tok/s out", "output_tokens_per_s"),
+    Metric("prompt_tokens_per_s", "prompt tokens/s", "tok/s in", "prompt_tokens_per_s"),
+    Metric("peak_rss_mib", "process", "RSS MiB", None, 1 / _MIB),
+    Metric("kv_peak_mib", "KV cache", "KV MiB", "memory.peak_bytes", 1 / _MIB),
+    Metric("waste_percent", "waste", "waste %", "memory.waste_mean", 100),
+    Metric("hit_percent", "hit rate", "hits %", "memory.hit_rate", 100),
+    Metric("preemptions", "preemptions", "preempted", "memory.preemptions"),
+)
+_METRIC: Final = {metric.name: metric for metric in METRICS}
+# Name, title, unit, metric.
+_PLOTS: Final = (
+    ("ttft", "Time to first token", "milliseconds", "ttft_ms"),
+    ("tpot", "Time per output token", "milliseconds", "tpot_ms"),
+    ("throughput", "Throughput", "output tokens/s", "output_tokens_per_s"),
+    ("memory", "Peak memory of the process", "MiB", "peak_rss_mib"),
+    ("kv", "Most KV cache in use", "MiB", "kv_peak_mib"),
+    ("waste", "KV slots that no token filled", "percent", "waste_percent"),
+)
+# Whose values have lines of their own, the first of these that moves: it matters most.
+_LINES: Final = ("concurrency", "context", "kv_dtype", "block_size", "shared_prefix", "max_step_tokens")
+_MOST_LINES: Final = 6
+
+
+def document(report: Mapping[str, Any]) -> Document:
+    """Of a report of ``octavo bench sweep``."""
+    points = [point for point in report["points"] if point.get("error") is None]
+    moved = [axis.name for axis in AXES if len({point["point"][axis.name] for point in points}) > 1]
+    settings = report["settings"]
+    fixed = [axis.name for axis in AXES if axis.name not in moved]
+    facts = [("Model", _model(report, points)), ("Machine", machine_fact({**report, "target": {}}))]
+    if ceilings := ceilings_fact(report):
+        facts.append(("At most", ceilings))
+    facts.append(("Moved", ", ".join(f"{AXIS[n].label} {_range(points, n)}" for n in moved) or "nothing"))
+    if points:
+        facts.append(("Fixed", shown(points[0]["point"], fixed)))
+    facts.append(
+        (
+            "Workload",
+            f"closed loop, {settings['requests_per_user']} requests per user, {settings['output_len']} "
+            f"tokens out, {settings['repeats']} repeats; each point in a process of its own",
+        )
+    )
+    return Document(
+        title="octavo bench sweep",
+        headline=_headline(report, points, moved),
+        tiles=_tiles(points, moved),
+        facts=facts,
+        command=report["command_line"],
+        warnings=report["warnings"],
+        charts=[chart for name in moved for chart in _charts(points, name, moved)],
+        sheets=[table(points, moved), *(by_axis(points, name, moved) for name in moved if len(moved) > 1)],
+        footer=footer(report),
+    )
+
+
+def table(points: Sequence[Mapping[str, Any]], moved: Sequence[str]) -> Sheet:
+    """All points."""
+    names = list(moved) or [AXES[0].name]
+    columns = [*(AXIS[name].column for name in names), *(metric.column for metric in METRICS)]
+    raw = [
+        [*(point["point"][name] for name in names), *(value_of(point, metric) for metric in METRICS)]
+        for point in points
+    ]
+    rows = [[str(c) if i < len(names) else figures(c) for i, c in enumerate(row)] for row in raw]
+    raw_columns = [*names, *(metric.name for metric in METRICS)]
+    return Sheet("All points", columns, rows, "Means over the repeats of each point.", raw, raw_columns)
+
+
+def by_axis(points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]) -> Sheet:
+    """How the metrics move with one axis, the others at their first values."""
+    chosen = _slice(points, name, moved)
+    raw = [[point["point"][name], *(value_of(point, metric) for metric in METRICS)] for point in chosen]
+    rows = [[str(row[0]), *map(figures, row[1:])] for row in raw]
+    others = [other for other in moved if other != name]
+    note = f"With {shown(chosen[0]['point'], others)}." if chosen and others else ""
+    columns = [AXIS[name].column, *(metric.column for metric in METRICS)]
+    raw_columns = [name, *(metric.name for metric in METRICS)]
+    return Sheet(f"By {AXIS[name].label}", columns, rows, note, raw, raw_columns)
+
+
+def write_csv(made: Document, directory: Path) -> None:
+    """Write the tables: ``points.csv``, and ``by_AXIS.csv`` for each axis that moved."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, sheet in enumerate(made.sheets):
+        name = "points" if number == 0 else f"by_{sheet.raw_columns[0]}"
+        with (directory / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(sheet.raw_columns)
+            writer.writerows(sheet.raw or sheet.rows)
+
+
+def value_of(point: Mapping[str, Any], metric: Metric) -> float | None:
+    """A metric of a point, in its own unit."""
+    if metric.path is None:
+        peak = point["peak_rss_bytes"]
+        return None if peak is None else peak * metric.scale
+    found = point["summary"].get(metric.path)
+    return None if found is None else found["mean"] * metric.scale
+
+
+def _charts(points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]) -> list[Chart]:
+    """How each metric moves with one axis: a line for each value of another, the rest at its first values."""
+    lines = next((other for other in _LINES if other in moved and other != name), None)
+    slices = {"": _slice(points, name, moved)}
+    if lines is not None:
+        phrase = AXIS[lines].phrase
+        ways = dict.fromkeys(point["point"][lines] for point in points)
+        slices = {phrase.format(way): _slice(points, name, moved, {lines: way}) for way in ways}
+        slices = {label: chosen for label, chosen in slices.items() if len(chosen) > 1}
+    values = sorted({point["point"][name] for point in points}, key=_order)
+    is_number = all(isinstance(value, int) for value in values)
+    rest = [other for other in moved if other not in (name, lines)]
+    caption = f"With {shown(points[0]['point'], rest)}." if rest else ""
+    found = []
+    for kind, title, unit, metric_name in _PLOTS:
+        series = []
+        for label, chosen in list(slices.items())[:_MOST_LINES]:
+            pairs = [(p["point"][name], value_of(p, _METRIC[metric_name])) for p in chosen]
+            places = [x if is_number else values.index(x) for x, y in pairs if y is not None]
+            if places:
+                series.append(Series(label, places, [y for _, y in pairs if y is not None]))
+        if series:
+            found.append(
+                Chart(
+                    name=f"{name}_{kind}",
+                    title=f"{title} by {AXIS[name].label}",
+                    caption=caption,
+                    x_label=AXIS[name].label,
+                    y_label=unit,
+                    series=series,
+                    x_ticks=() if is_number else [str(value) for value in values],
+                    log_x=is_number and min(values) > 0 and max(values) >= 4 * min(values),
+                )
+            )
+    return found
+
+
+def _slice(
+    points: Sequence[Mapping[str, Any]],
+    name: str,
+    moved: Sequence[str],
+    fixed: Mapping[str, object] | None = None,
+) -> Sequence[Mapping[str, Any]]:
+    """Points along an axis with the others as ``fixed`` or as in the first point, in rising order."""
+    wanted = {**{other: points[0]["point"][other] for other in moved}, **(fixed or {})}
+    found = [p for p in points if all(p["point"][n] == wanted[n] for n in moved if n != name)]
+    return sorted(found, key=lambda point: _order(point["point"][name]))
+
+
+def _order(value: object) -> tuple[int, str]:
+    """Numbers by size, names by the alphabet."""
+    return (value, "") if isinstance(value, int) else (0, str(value))
+
+
+def _range(points: Sequence[Mapping[str, Any]], name: str) -> str:
+    values = dict.fromkeys(point["point"][name] for point in points)
+    return "/".join(map(str, values))
+
+
+def _headline(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]], moved: Sequence[str]) -> str:
+    model = Path(report["settings"]["model"]).name
+    best = _best(points, "output_tokens_per_s", max)
+    if best is None:
+        return f"{model}: no point was measured"
+    where = f" with {shown(best['point'], moved)}" if moved else ""
+    rate = value_of(best, _METRIC["output_tokens_per_s"])
+    return f"{model} gives up to {figures(rate)} output tokens/s{where}"
+
+
+def _tiles(points: Sequence[Mapping[str, Any]], moved: Sequence[str]) -> list[Tile]:
+    tiles = []
+    for name, label, choose, show in (
+        ("output_tokens_per_s", "Most output tokens per second", max, figures),
+        ("ttft_ms", "Least time to first token", min, _ms),
+        ("tpot_ms", "Least time per output token", min, _ms),
+        ("peak_rss_mib", "Least peak memory", min, _mib),
+        ("waste_percent", "Least waste of KV slots", min, _percent),
+    ):
+        best = _best(points, name, choose)
+        if best is not None:
+            value = value_of(best, _METRIC[name])
+            tiles.append(Tile(label, show(value), shown(best["point"], moved)))
+    return tiles
+
+
+def _best(points: Sequence[Mapping[str, Any]], name: str, choose: Any) -> Mapping[str, Any] | None:
+    having = [point for point in points if value_of(point, _METRIC[name]) is not None]
+    found: Mapping[str, Any] | None = choose(
+        having, key=lambda point: value_of(point, _METRIC[name]), default=None
+    )
+    return found
+
+
+def _model(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
+    name = Path(report["settings"]["model"]).name
+    if not points:
+        return name
+    target = points[0]["target"]
+    weights = target["precision"].partition(" weights")[0]
+    return f"{name}: {target['file']}, {weights} weights, {format_bytes(target['weight_bytes'])}, in process"
+
+
+def _ms(value: float | None) -> str:
+    return seconds(None if value is None else value / 1e3)
+
+
+def _mib(value: float | None) -> str:
+    return "-" if value is None else format_bytes(value * _MIB)
+
+
+def _percent(value: float | None) -> str:
+    return percent(None if value is None else value / 100)

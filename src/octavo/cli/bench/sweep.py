@@ -1,0 +1,174 @@
+"""``octavo bench sweep``: one workload over many settings."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from octavo.cli import options
+from octavo.cli.bench import running
+from octavo.cli.bench.delivering import Delivery, Html, Output, Png
+from octavo.cli.bench.workload_options import WorkloadSeed
+from octavo.core.config import KVDtype
+from octavo.core.errors import InvalidConfig, shown
+
+if TYPE_CHECKING:
+    from octavo.bench.sweep.grid import Point, Value
+
+
+def sweep(
+    context: typer.Context,
+    model: options.Model = options.DEFAULT_MODEL,
+    *,
+    journal: Annotated[
+        Path, typer.Option(help="Grows by a line for each point; run again, the sweep goes on from there.")
+    ] = Path("sweep.jsonl"),
+    block_size: Annotated[str, typer.Option(help="Tokens per KV block, e.g. 8,16,32,64.")] = "16",
+    context_len: Annotated[
+        str, typer.Option("--context", help="Prompt tokens, those shared included, e.g. 256,1024.")
+    ] = "256",
+    concurrency: Annotated[str, typer.Option(help="Users of a closed loop, e.g. 1,4,16.")] = "4",
+    shared_prefix: Annotated[str, typer.Option(help="Of the prompt, what all share, e.g. 0,128.")] = "0",
+    max_step_tokens: Annotated[str, typer.Option(help="Tokens computed per step, e.g. 128,512.")] = "512",
+    kv_dtype: Annotated[str, typer.Option(help="Element types of K and V, e.g. bfloat16,int8.")] = "bfloat16",
+    one_at_a_time: Annotated[
+        bool,
+        typer.Option(
+            "--one-at-a-time", help="Move one axis at a time from the first values, not all at once."
+        ),
+    ] = False,
+    requests_per_user: Annotated[int, typer.Option(min=1, help="Requests of each user, per repeat.")] = 2,
+    output_len: Annotated[int, typer.Option(min=2, help="Output tokens.")] = 64,
+    repeats: running.Repeats = 3,
+    seed: WorkloadSeed = 0,
+    kv_memory: options.KVMemory = None,
+    threads: options.Threads = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the tables as CSV files there.")] = None,
+    no_ceilings: running.NoCeilings = False,
+    as_json: options.AsJson = False,
+    output: Output = None,
+    html: Html = None,
+    png: Png = None,
+    config: options.Config = None,
+) -> None:
+    """Measure how latency, throughput, memory and waste move with settings; each point in a new process.
+
+    Killed or interrupted, the same command goes on where it was.
+    """
+    delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
+    from octavo.bench.report.head import head
+    from octavo.bench.report.sweep import document, write_csv
+    from octavo.bench.sweep.grid import key_of, make_points
+    from octavo.bench.sweep.journal import Journal
+    from octavo.bench.sweep.runner import run_points
+
+    points = make_points(
+        {
+            "block_size": _numbers("block_size", block_size, least=8),
+            "context": _numbers("context", context_len, least=1),
+            "concurrency": _numbers("concurrency", concurrency, least=1),
+            "shared_prefix": _numbers("shared_prefix", shared_prefix, least=0),
+            "max_step_tokens": _numbers("max_step_tokens", max_step_tokens, least=1),
+            "kv_dtype": _names("kv_dtype", kv_dtype),
+        },
+        one_at_a_time=one_at_a_time,
+    )
+    settings = {
+        "model": model,
+        "requests_per_user": requests_per_user,
+        "output_len": output_len,
+        "repeats": repeats,
+        "seed": seed,
+        "kv_memory": kv_memory,
+        "threads": threads,
+    }
+    interrupted = False
+    with Journal(journal) as book:
+        arguments = running.arguments_of(context)
+        if book.head is None:
+            begin = head("sweep", arguments, threads=threads, ceilings=not no_ceilings)
+            book.begin({**begin, "settings": settings})
+        else:
+            book.begin({"settings": settings})
+        assert book.head is not None
+        try:
+            with _bar(points) as on_point:
+                run_points(points, settings, book, on_point=on_point)
+        except KeyboardInterrupt:
+            interrupted = True
+        wanted = {key_of(point) for point in points}
+        measured = [entry for key, entry in book.points.items() if key in wanted]
+        order = {key_of(point): i for i, point in enumerate(points)}
+        measured.sort(key=lambda entry: order[key_of(entry["point"])])
+        report = {key: value for key, value in book.head.items() if key != "kind"}
+    report |= {
+        "interrupted": interrupted,
+        "points": measured,
+        "warnings": _warnings(measured, len(points)),
+    }
+    if csv is not None:
+        write_csv(document(report), csv)
+    delivery.give(report, document)
+    if interrupted:
+        raise typer.Exit(running.INTERRUPTED)
+
+
+def _warnings(measured: list[dict[str, Any]], total: int) -> list[str]:
+    found = []
+    if len(measured) < total:
+        found.append(f"{total - len(measured)} of {total} points are not measured; run it again to go on.")
+    for entry in measured:
+        if entry.get("error"):
+            found.append(f"{_told(entry['point'])} failed: {entry['error'].splitlines()[-1]}")
+        elif entry["failed_requests"]:
+            found.append(f"{_told(entry['point'])}: {entry['failed_requests']} requests failed.")
+    return found
+
+
+def _told(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in point.items())
+
+
+def _numbers(name: str, text: str, *, least: int) -> "list[Value]":
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise InvalidConfig(f"{name}={shown(text)}: write integers, at least {least}, such as 16,32")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def _names(name: str, text: str) -> "list[Value]":
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if part not in get_args(KVDtype):
+            raise InvalidConfig(f"{name}={shown(part)}: choose among {', '.join(get_args(KVDtype))}")
+    return list(dict.fromkeys(parts))
+
+
+@contextmanager
+def _bar(points: "list[Point]") -> Iterator[Any]:
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda point: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("Sweep"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task("", total=len(points))
+        count = 0
+
+        def on_point(point: "Point") -> None:
+            nonlocal count
+            bar.update(task, completed=count, description=_told(point))
+            count += 1
+
+        yield on_point

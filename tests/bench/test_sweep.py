@@ -1,0 +1,241 @@
+"""``octavo bench sweep``: its points, its journal, and that it goes on where it was killed."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from octavo.bench.report.sweep import document
+from octavo.bench.sweep.grid import AXES, arguments, key_of, make_points
+from octavo.bench.sweep.journal import Journal
+from octavo.core.errors import InvalidConfig, OctavoError
+
+VALUES = {
+    "block_size": [16, 32],
+    "context": [64, 128],
+    "concurrency": [1],
+    "shared_prefix": [0, 64],
+    "max_step_tokens": [512],
+    "kv_dtype": ["bfloat16", "int8"],
+}
+SETTINGS = {"model": "m", "requests_per_user": 2, "output_len": 8, "repeats": 2, "seed": 0}
+
+
+def test_all_combinations():
+    points = make_points(VALUES, one_at_a_time=False)
+    # 16, less those four whose shared prefix is all of the prompt.
+    assert len(points) == len({key_of(p) for p in points}) == 12
+    assert all(p["shared_prefix"] < p["context"] for p in points)
+
+
+def test_one_axis_at_a_time():
+    points = make_points(VALUES, one_at_a_time=True)
+    base = points[0]
+    assert len(points) == 4  # the base; block size, context, KV type; no prefix as long as the prompt
+    for point in points[1:]:
+        assert sum(point[axis.name] != base[axis.name] for axis in AXES) == 1
+    with pytest.raises(InvalidConfig, match="no point"):
+        make_points({**VALUES, "shared_prefix": [200]}, one_at_a_time=False)
+
+
+def test_the_command_of_a_point():
+    point = {**make_points(VALUES, one_at_a_time=True)[0], "shared_prefix": 16, "concurrency": 3}
+    command = arguments(point, {**SETTINGS, "threads": 2, "kv_memory": None})
+    told = dict(zip(command[2:-2:2], command[3:-2:2], strict=True))
+    assert command[:2] == ["bench", "serve"]
+    assert (told["--input-len"], told["--shared-prefix"]) == ("48", "16")
+    assert (told["--requests"], told["--concurrency"]) == ("6", "3")
+    assert told["--threads"] == "2"
+    assert "--kv-memory" not in told
+
+
+def entry(point, **fields):
+    summary = {
+        name: {"mean": value, "low": None, "high": None, "repeats": 1}
+        for name, value in (
+            ("ttft_s.p50", point["context"] / 1000),
+            ("ttft_s.p99", 0.5),
+            ("tpot_s.p50", 0.01),
+            ("output_tokens_per_s", 1000 / point["block_size"]),
+            ("memory.waste_mean", point["block_size"] / 1000),
+        )
+    }
+    target = {"precision": "Q4_1 weights, bfloat16 KV", "file": "m.gguf", "weight_bytes": 1 << 20}
+    return {
+        "point": point,
+        "error": None,
+        "failed_requests": 0,
+        "summary": summary,
+        "peak_rss_bytes": 100 << 20,
+        "target": target,
+        **fields,
+    }
+
+
+def test_a_journal_is_read_again(tmp_path):
+    points = make_points(VALUES, one_at_a_time=True)
+    file = tmp_path / "j"
+    with Journal(file) as journal:
+        journal.begin({"settings": SETTINGS})
+        journal.add(entry(points[0]))
+        journal.add(entry(points[1], error="no memory"))
+        with pytest.raises(OctavoError, match="in use"):
+            Journal(file)
+    whole = file.read_bytes()
+    with Journal(file) as journal:
+        journal.begin({"settings": SETTINGS})
+        assert journal.has(points[0])
+        assert not journal.has(points[1])  # failed: once more
+        assert not journal.has(points[2])
+        with pytest.raises(InvalidConfig, match="begun with seed=0, not 1"):
+            journal.begin({"settings": {**SETTINGS, "seed": 1}})
+        journal.add(entry(points[1]))
+        assert journal.has(points[1])
+    # Cut anywhere in its last line, it loses that point and no other.
+    last = len(whole) - len(whole.splitlines(keepends=True)[-1])
+    for size in range(last, len(whole)):
+        file.write_bytes(whole[:size])
+        with Journal(file) as journal:
+            assert journal.has(points[0])
+            assert len(journal.points) == 1
+            journal.add(entry(points[2]))
+        lines = file.read_text().splitlines()
+        assert len(lines) == 3
+        assert all(json.loads(line) for line in lines)
+
+
+@pytest.mark.parametrize("bad", ["oops", "[]", "{}", '{"kind": "point"}', '{"kind": "sweep"}'])
+def test_a_file_that_is_no_journal(tmp_path, bad):
+    file = tmp_path / "j"
+    file.write_text('{"kind": "sweep", "settings": {}}\n' + bad + "\n")
+    with pytest.raises(OctavoError, match="j:2: no line of a sweep"):
+        Journal(file)
+    assert bad in file.read_text()
+
+
+def test_reports_show_every_axis():
+    points = make_points(VALUES, one_at_a_time=False)
+    machine = {"cpu": "C", "threads": 1, "cores": 1, "isa": "i", "python": "3", "system": "L"}
+    made = document(
+        {
+            "settings": SETTINGS,
+            "points": [entry(point) for point in points],
+            "machine": machine,
+            "ceilings": None,
+            "command_line": "octavo bench sweep",
+            "warnings": [],
+            "octavo": "0",
+            "measured_at": "now",
+            "schema_version": 1,
+        }
+    )
+    assert "62.5 output tokens/s with blocks of 16" in made.headline
+    names = {chart.name for chart in made.charts}
+    kinds = ("ttft", "tpot", "throughput", "memory", "waste")  # the points here say nothing of KV
+    moved = ("block_size", "context", "shared_prefix", "kv_dtype")
+    assert names == {f"{axis}_{kind}" for axis in moved for kind in kinds}
+    charts = {chart.name: chart for chart in made.charts}
+    (ttft,) = charts["kv_dtype_ttft"].series[:1]
+    assert ttft.name == "prompts of 64 tokens"
+    # A line for each length of the prompt, the rest as in the first point.
+    assert [s.name for s in charts["block_size_waste"].series] == [
+        "prompts of 64 tokens",
+        "prompts of 128 tokens",
+    ]
+    assert [list(s.x) for s in charts["block_size_waste"].series] == [[16, 32]] * 2
+    assert list(charts["block_size_waste"].series[0].y) == pytest.approx([1.6, 3.2])
+    # No prompt of 64 tokens has 64 in common, so one line is left.
+    assert [s.name for s in charts["shared_prefix_ttft"].series] == ["prompts of 128 tokens"]
+    assert [list(s.y) for s in charts["context_ttft"].series] == [[64, 128]] * 2
+    assert list(charts["kv_dtype_throughput"].x_ticks) == ["bfloat16", "int8"]
+    assert len(made.sheets[0].rows) == 12
+
+
+def sweep_command(file: Path, model: Path, *more: object) -> list[str]:
+    options = ["--block-size", "16,32", "--context", "24,48", "--concurrency", "1", "--output-len", "4"]
+    options += ["--requests-per-user", "1", "--repeats", "1", "--no-ceilings", "--json"]
+    command = [sys.executable, "-m", "octavo", "bench", "sweep", "-m", str(model), "--journal", str(file)]
+    return [*command, *options, *map(str, more)]
+
+
+def test_a_killed_sweep_goes_on(tmp_path, smollm2_path):
+    file = tmp_path / "sweep.jsonl"
+    with subprocess.Popen(sweep_command(file, smollm2_path), stdout=subprocess.DEVNULL) as process:
+        while not (file.exists() and file.read_bytes().count(b"\n") >= 2):
+            assert process.poll() is None
+            time.sleep(0.05)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    before = file.read_bytes().splitlines()
+    assert len(before) < 5
+    # The point that it was measuring ends with it, and does not disturb what comes.
+    end = time.monotonic() + 20
+    while any(_is_alive(child) for child in children):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    more = ("--csv", tmp_path / "csv", "--html", tmp_path / "s.html")
+    out = subprocess.run(
+        sweep_command(file, smollm2_path, *more), stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    lines = file.read_bytes().splitlines()
+    assert lines[: len(before)] == before  # nothing is measured again
+    counts = Counter(key_of(json.loads(line)["point"]) for line in lines[1:])
+    wanted = make_points(
+        {**VALUES, "context": [24, 48], "shared_prefix": [0], "kv_dtype": ["bfloat16"]}, one_at_a_time=False
+    )
+    assert counts == {key_of(point): 1 for point in wanted}
+    report = json.loads(out)
+    assert [p["point"] for p in report["points"]] == wanted
+    assert report["warnings"] == []
+    for point in report["points"]:
+        assert point["summary"]["output_tokens_per_s"]["mean"] > 0
+        assert point["peak_rss_bytes"] > 50 << 20
+        assert "memory.waste_mean" in point["summary"]
+    with (tmp_path / "csv" / "points.csv").open() as points:
+        rows = list(csv.DictReader(points))
+    assert [(row["block_size"], row["context"]) for row in rows] == [
+        (str(p["block_size"]), str(p["context"])) for p in wanted
+    ]
+    assert float(rows[0]["output_tokens_per_s"]) > 0
+    assert (tmp_path / "csv" / "by_context.csv").exists()
+    assert (tmp_path / "s.html").read_text().count("<svg") == 12
+
+
+def test_a_point_that_fails_is_told_and_tried_again(run, tmp_path):
+    file = tmp_path / "j"
+    for _ in range(2):
+        status, out, _ = run(
+            "bench", "sweep", "-m", tmp_path / "none", "--journal", file, "--no-ceilings", "--json"
+        )
+        report = json.loads(out)
+        assert status == 0
+        assert len(report["points"]) == 1
+        assert "none" in report["points"][0]["error"]
+        assert "failed: octavo: " in report["warnings"][0]
+    assert len(file.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--block-size", "x"), ("--context", "0"), ("--kv-dtype", "int3"), ("--shared-prefix", "256")],
+)
+def test_axes_that_are_none(run, tmp_path, option, value):
+    status, _, err = run("bench", "sweep", "--journal", tmp_path / "j", option, value)
+    assert status == 1
+    assert option[2:].replace("-", "_") in err
+    assert not (tmp_path / "j").exists()
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
