@@ -3,7 +3,7 @@
     python benchmarks/peers/scenes.py --rounds 3 --html peers.html --output peers.json
 
 Peers are installed into environments of their own, with pip alone, below --folder. In each scene all are
-started, warmed up with a whole round, frozen while others work, and given the same requests in turn.
+started, warmed up, frozen while others work, and given the same requests in turn.
 """
 
 import argparse
@@ -38,6 +38,9 @@ from octavo.weights.sources import resolve
 
 def main() -> None:
     asked = parse(sys.argv[1:])
+    for file in (asked.output, asked.html):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise SystemExit(f"cannot write {file}: there is no directory {file.absolute().parent}")
     model = resolve(asked.model)
     threads = CpuBackend(asked.threads).threads
     chosen = choose(everyone(precision_for(str(model), {}), weights_of(model)), asked.only, asked.without)
@@ -71,6 +74,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2", help="a GGUF file, or a name octavo knows")
     parser.add_argument("--scene", default="a,b,c,d")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warmup", type=int, default=4, help="requests after a start that do not count")
     parser.add_argument("--only", action="append", help=f"may be given several times: {names}")
     parser.add_argument("--without", action="append", default=[], help="leave one out")
     parser.add_argument("--folder", type=Path, default=Path("~/.cache/octavo/peers"))
@@ -136,7 +140,7 @@ def run(
             return await compare(
                 lambda task: [peer.program(workshop, model, load_of(task, threads)) for peer in present],
                 tasks,
-                CompareSettings(rounds=asked.rounds),
+                CompareSettings(rounds=asked.rounds, warm_up=asked.warmup),
                 progress=progress,
                 stop=stop,
                 ceilings=ceilings,

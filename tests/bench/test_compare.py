@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 from fake_openai import Behaviour
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from octavo.bench.compare.comparison import compare
 from octavo.bench.compare.contestant import AtUrl, Facts
@@ -357,3 +359,27 @@ def test_wrong_options(run, arguments, message):
     status, _, err = run("bench", "compare", *arguments)
     assert status == 1
     assert message in err
+
+
+def test_octavo_through_server_and_library(run, tmp_path):
+    model = tiny.save(tiny.make("llama"), tmp_path / "model")
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())[: tiny.VOCAB_SIZE]
+    tokenizer = Tokenizer(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(model / "tokenizer.json"))
+    settings = {"block_size": 8, "max_num_seqs": 4, "prefix_cache": False}
+    arguments = ["--model", model, "--through", "server,library", "--settings", json.dumps(settings)]
+    arguments += ["--input-len", 20, "--output-len", 6, "-n", 5, "--vocab-size", tiny.VOCAB_SIZE]
+    arguments += ["--arrivals", "at-once", "--rounds", 2, "--no-ceilings", "--json"]
+    status, out, _ = run("bench", "compare", *arguments)
+    assert status == 0
+    sides = json.loads(out)["comparisons"][0]["sides"]
+    assert [side["name"] for side in sides] == ["octavo server", "octavo library"]
+    for side in sides:
+        assert side["failure"] is None
+        assert "block_size=8" in side["settings"]
+        for each in side["rounds"]:
+            assert each["requests"]["ok"] == 5
+            assert (each["prompt_tokens"], each["output_tokens"]) == (100, 30)
+    assert len(sides[1]["ratios"]["output_tokens_per_s"]["rounds"]) == 2
+    assert sides[1]["means"]["tpot_s.p50"]["mean"] > 0

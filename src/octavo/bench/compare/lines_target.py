@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, REFUSED, Exchange
@@ -86,6 +87,10 @@ class LinesTarget:
     async def memory(self) -> MemoryFacts | None:
         """It does not tell."""
         return None
+
+    def watch(self, see: Callable[[MemoryFacts], None] | None) -> bool:
+        """It cannot."""
+        return False
 
     def describe(self) -> dict[str, Any]:
         """For reports."""

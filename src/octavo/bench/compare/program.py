@@ -24,7 +24,7 @@ Protocol = Literal["openai", "lines"]
 
 _ASK_AGAIN_S: Final = 0.1
 _END_S: Final = 15.0
-_MOST_TOLD: Final = 600  # characters of a program's last words
+_MOST_TOLD: Final = 300  # characters of a program's last words
 _MOST_LINE: Final = 1 << 26
 
 
@@ -175,7 +175,7 @@ class _Started:
         """The end of what it printed."""
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - 4 * _MOST_TOLD))
-        text = self._log.read().decode(errors="replace").strip()
+        text = " ".join(self._log.read().decode(errors="replace").split())
         self._log.seek(0, os.SEEK_END)
         return f"it said: {text[-_MOST_TOLD:]}" if text else "it said nothing"
 

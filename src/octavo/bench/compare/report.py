@@ -53,7 +53,7 @@ def document(report: Mapping[str, Any]) -> Document:
         sheets=[sheet for sheet in sheets if sheet.rows],
         footer=(
             f"Octavo {report['octavo']}, Python {report['machine']['python']}, "
-            f"{report['machine']['system']}, {report['finished_at']}. Intervals are 95 % confidence "
+            f"{report['machine']['system']}, {report['measured_at']}. Intervals are 95 % confidence "
             "intervals by Student's t: of the mean over rounds, and of the ratio within a round (on its "
             f"logarithm). Schema {report['schema_version']}."
         ),
