@@ -334,7 +334,8 @@ def test_command(run, fake, tmp_path):
     assert sides[1]["precision"] == "in bfloat16"
     assert report["command_line"].startswith("octavo bench compare --server a=http")
     page = html.read_text()
-    assert "a, against the fastest other" in page
+    assert "a, beside the fastest other: " in page
+    assert "times as fast as b" in page
     assert "gone dropped out" in page
     assert "in bfloat16" in page
     assert document(report).tiles[0].value != "-"

@@ -22,6 +22,7 @@ _NAMES: Final = {
     "e2e_s.p99": "E2E p99",
 }
 _UNKNOWN: Final = "not told"
+_MOST_LINES: Final = 6  # that a plot can tell apart
 
 
 def document(report: Mapping[str, Any]) -> Document:
@@ -146,16 +147,17 @@ def _headline(comparisons: Sequence[Mapping[str, Any]]) -> str:
     first = ""
     for each in comparisons:
         first = each["sides"][0]["name"]
-        rivals = [s for s in each["sides"][1:] if each["rate"] in s.get("ratios", {}) and not _is_ours(s)]
-        rivals = rivals or [s for s in each["sides"][1:] if each["rate"] in s.get("ratios", {})]
+        known = [side for side in each["sides"][1:] if each["rate"] in side.get("ratios", {})]
+        rivals = [side for side in known if not _is_ours(side)] or known
         if not rivals:
             continue
-        best = min(rivals, key=lambda s, rate=each["rate"]: s["ratios"][rate]["ratio"])  # type: ignore[misc]
+        ratios = {side["name"]: side["ratios"][each["rate"]]["ratio"] for side in rivals}
+        fastest = min(ratios, key=lambda name, ratios=ratios: ratios[name])  # type: ignore[misc]
         where = f" in scene {each['task']}" if each["task"] else ""
-        parts.append(f"{figures(best['ratios'][each['rate']]['ratio'])} x {best['name']}{where}")
+        parts.append(f"{figures(ratios[fastest])} times as fast as {fastest}{where}")
     if not parts:
         return "Nothing could be compared"
-    return f"{first}, against the fastest other: " + ", ".join(parts)
+    return f"{first}, beside the fastest other: " + ", ".join(parts)
 
 
 def _tiles(comparisons: Sequence[Mapping[str, Any]]) -> list[Tile]:
@@ -178,20 +180,25 @@ def _tiles(comparisons: Sequence[Mapping[str, Any]]) -> list[Tile]:
 
 def _chart(comparison: Mapping[str, Any]) -> Chart | None:
     rate = comparison["rate"]
+    first, *others = comparison["sides"]
+    others.sort(key=lambda side: _mean(side, rate) or 0.0, reverse=True)
     series = []
-    for side in comparison["sides"]:
-        points = [(i + 1, v) for i, each in enumerate(side["rounds"]) if (v := metric_of(each, rate))]
+    for side in (first, *others[: _MOST_LINES - 1]):
+        points = [(i, v) for i, each in enumerate(side["rounds"]) if (v := metric_of(each, rate))]
         if points:
             series.append(Series(side["name"], [x for x, _ in points], [y for _, y in points]))
     if not series:
         return None
+    rest = len(others) - _MOST_LINES + 1
+    left_out = f" The {rest} slowest are left out." if rest > 0 else ""
     return Chart(
         name=f"rounds{'-' if comparison['task'] else ''}{comparison['task']}",
         title=_title(comparison) or "Rates in each round",
-        caption="Each round on its own: what moves all lines alike is the machine.",
+        caption=f"Each round on its own: what moves all lines alike is the machine.{left_out}",
         x_label="round",
         y_label=_NAMES[rate],
         series=series,
+        x_ticks=[str(i + 1) for i in range(max(len(side["rounds"]) for side in comparison["sides"]))],
     )
 
 
