@@ -35,6 +35,7 @@ class Behaviour:
         dribble: send every event in pieces of so many bytes.
         line_end: of events.
         close: end the connection after the answer, whose length is not told.
+        hang_up: end the connection after a complete answer, without having said so.
     """
 
     first_s: float = 0.0
@@ -52,6 +53,7 @@ class Behaviour:
     dribble: int | None = None
     line_end: str = "\n"
     close: bool = False
+    hang_up: bool = False
 
 
 @dataclass(slots=True)
@@ -187,7 +189,7 @@ class FakeServer:
             )
         await stream.raw("data: [DONE]\n\n")
         await stream.end()
-        return not how.close
+        return not (how.close or how.hang_up)
 
 
 class _Stream:

@@ -147,6 +147,24 @@ def test_failures_are_counted_by_reason(how, failure, detail):
     assert result.is_complete
 
 
+def test_connections_that_the_server_gives_up():
+    """A client that holds on to them must not count it as a failure of the request that comes next."""
+    result, fake = load(
+        some(20), ArrivalPlan(kind="closed", concurrency=2), lambda _: Behaviour(hang_up=True)
+    )
+    assert [r.exchange.failure for r in result.records] == [None] * 20
+    assert len(fake.asked) == 20
+    assert fake.num_connections >= 20
+
+
+def test_prompts_that_do_not_suit_the_endpoint():
+    result, _ = load(some(2), options=ServerOptions(is_chat=True))
+    assert [r.exchange.failure for r in result.records] == [outcomes.UNSUITED] * 2
+    items = Conversations(num_sessions=1, turns=Fixed(1)).items(0)
+    result, _ = load(items)
+    assert result.records[0].exchange.detail == "messages need --chat"
+
+
 def test_a_server_that_goes_away():
     async def run():
         async with FakeServer() as fake:

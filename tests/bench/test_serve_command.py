@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from fake_openai import Behaviour
@@ -212,7 +214,7 @@ def test_ctrl_c_reports_what_there_is(fake, tmp_path):
     assert report["repeats"][1]["requests"] == {"total": 6, "ok": 2, "failed": 1, "not_sent": 3}
     assert report["repeats"][1]["failures"] == {"interrupted": {"count": 1, "example": ""}}
     assert report["summary"]["output_tokens_per_s"]["repeats"] == 1
-    assert "Interrupted: 1 complete repeats." in report["warnings"]
+    assert "Interrupted: 1 complete repeat." in report["warnings"]
     Page((tmp_path / "r.html").read_text())
 
 
@@ -230,3 +232,44 @@ def test_options_of_a_file(run, fake, tmp_path):
     assert report["ceilings"] is None
     assert report["repeats"][0]["prompt_tokens"] == 21
     assert report["workload"]["concurrency"] == 2
+
+
+def test_a_key_of_a_file(run, fake, tmp_path):
+    (tmp_path / "key").write_text("sesame\n")
+    server = fake()
+    status, out, _ = run("bench", "serve", server.url, *FEW, "--api-key-file", tmp_path / "key", "--json")
+    assert status == 0
+    assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer sesame"}
+    assert "sesame" not in out
+    (tmp_path / "key").write_text("\n")
+    status, _, err = run("bench", "serve", server.url, "--api-key-file", tmp_path / "key")
+    assert status == 1
+    assert "has no key" in err
+
+
+def test_every_field_is_documented(run, fake):
+    text = (Path(__file__).parents[2] / "docs" / "benchmarking.md").read_text(encoding="utf-8")
+    schema = text.partition("## The JSON object")[2].partition("\n## ")[0]
+    memory = {"used_blocks": 1, "total_blocks": 9, "block_bytes": 8, "waste": 0.5}
+    memory |= {"query_tokens": 1, "hit_tokens": 1}
+    told = {"pool": memory, "scheduler": {"peak_blocks": 1, "num_preemptions": 0}}
+    server = fake(lambda a: Behaviour(status=429 if a.body["max_tokens"] == 2 else 200), memory=lambda: told)
+    options = ("--output-len", "uniform:1,3", "--slo", "ttft=9", "--per-request", "--json", "-n", 9)
+    _, out, _ = run("bench", "serve", server.url, *options)
+    report = json.loads(out)
+    named = {name for part in re.findall(r"`([^`]+)`", schema) for name in part.split(".")}
+    for skipped in (report["workload"], report["machine"], report["summary"]):
+        skipped.clear()  # described as a whole
+    for repeat in report["repeats"]:
+        assert set(repeat["failures"]) == {"http 429"}
+        repeat["failures"] = repeat["failures"]["http 429"]
+    report["settings"]["slo"] = None
+    assert fields_of(report) - named == set()
+
+
+def fields_of(value):
+    if isinstance(value, dict):
+        return set(value).union(*map(fields_of, value.values()))
+    if isinstance(value, list):
+        return set().union(*map(fields_of, value))
+    return set()

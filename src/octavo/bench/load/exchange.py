@@ -12,6 +12,7 @@ SERVER_ERROR: Final = "error in the stream"
 NO_OUTPUT: Final = "no output"
 BAD_ANSWER: Final = "not understood"
 REFUSED: Final = "refused by the engine"
+UNSUITED: Final = "prompt does not suit the endpoint"
 INTERRUPTED: Final = "interrupted"
 
 Role = Literal["output", "finish"]

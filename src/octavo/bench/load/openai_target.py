@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.bench.load.answers import StreamedAnswer, error_text
-from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, CONNECT, NO_OUTPUT, TIMEOUT, Exchange
+from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, CONNECT, NO_OUTPUT, TIMEOUT, UNSUITED, Exchange
 from octavo.bench.load.http import Address, Disconnected, HttpClient, Response
 from octavo.bench.load.rss import peak_rss_bytes
 from octavo.bench.load.target import MemoryFacts
@@ -84,6 +85,10 @@ class OpenAITarget:
     async def send(self, prompt: Prompt, max_tokens: int, exchange: Exchange) -> None:
         """Stream the continuation of a prompt."""
         is_chat = self.options.is_chat
+        if isinstance(prompt, array if is_chat else tuple):
+            needed = "token ids need completions: leave --chat out" if is_chat else "messages need --chat"
+            exchange.fail(UNSUITED, needed)
+            return
         told = prompt_as_json(prompt)
         body: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "stream": True}
         if is_chat:

@@ -17,7 +17,7 @@ def warnings_of(
     if interrupted:
         complete = sum(repeat["complete"] for repeat in repeats)
         found.append(
-            f"Interrupted: {complete} complete repeats"
+            f"Interrupted: {complete} complete repeat{'' if complete == 1 else 's'}"
             + ("." if complete else "; the numbers are of a part of one, and too good for long requests.")
         )
     found += _failures(repeats)

@@ -48,4 +48,4 @@ def interval_note(found: Mapping[str, Any] | None, show: Any = figures) -> str:
     """The interval alone, in words."""
     if found is None or found["low"] is None:
         return ""
-    return f"95 % of {found['repeats']} repeats: {show(found['low'])} to {show(found['high'])}"
+    return f"{show(found['low'])} to {show(found['high'])} (95 %, {found['repeats']} repeats)"

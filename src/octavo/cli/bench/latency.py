@@ -30,7 +30,8 @@ def latency(
     warmup: running.WarmUp = 1,
     seed: asked.WorkloadSeed = 0,
     vocab_size: asked.VocabSize = None,
-    api_key: Annotated[str | None, typer.Option(help="Of the server.")] = None,
+    api_key: running.ApiKey = None,
+    api_key_file: running.ApiKeyFile = None,
     model_name: Annotated[
         str | None, typer.Option(help="What the server calls the model. Default: it is asked.")
     ] = None,
@@ -82,7 +83,9 @@ def latency(
     if url is not None:
         from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 
-        server = ServerOptions(model=model_name, api_key=api_key, pid=server_pid)
+        server = ServerOptions(
+            model=model_name, api_key=running.read_key(api_key, api_key_file), pid=server_pid
+        )
         found = run(OpenAITarget(url, server), None)
     else:
         assert model is not None

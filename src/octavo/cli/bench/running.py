@@ -1,6 +1,5 @@
 """What the commands that run workloads have in common."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import typer
 
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
+from octavo.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from octavo.bench.experiment import ExperimentSettings
@@ -33,6 +33,12 @@ NoCeilings = Annotated[bool, typer.Option("--no-ceilings", help="Do not measure 
 Label = Annotated[
     str | None, typer.Option(help="What is measured, for the report, e.g. the precision of a server's model.")
 ]
+
+ApiKey = Annotated[
+    str | None,
+    typer.Option(help="Of the server. Seen by all who list processes: --api-key-file is not."),
+]
+ApiKeyFile = Annotated[Path | None, typer.Option(help="File with the server's key in its first line.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,25 @@ def loaded(model: str, **settings: Any) -> "Iterator[tuple[LLM, float]]":
         yield llm, time.perf_counter() - begin
 
 
+def read_key(key: str | None, file: Path | None) -> str | None:
+    """The server's key.
+
+    Raises:
+        InvalidConfig: the file cannot be read or has none, or both are given.
+    """
+    if file is None:
+        return key
+    if key is not None:
+        raise InvalidConfig("give either --api-key or --api-key-file")
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"api_key_file: cannot read {file}: {error}") from error
+    if not lines:
+        raise InvalidConfig(f"api_key_file: {file} has no key")
+    return lines[0]
+
+
 def short_name(model: str) -> str:
     """What a report calls a model."""
     return Path(model).name or model
@@ -73,6 +98,8 @@ def measure_all(
     target: "Target", cases: "Sequence[tuple[Workload, ArrivalPlan]]", settings: "ExperimentSettings"
 ) -> list[dict[str, Any]]:
     """Run one experiment after the other; fewer come back if Ctrl-C ends them."""
+    import asyncio
+
     from octavo.bench.experiment import describe, run_experiment
 
     async def run() -> list[dict[str, Any]]:

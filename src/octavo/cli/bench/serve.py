@@ -64,7 +64,8 @@ def serve(
     repeats: running.Repeats = 3,
     warmup: running.WarmUp = 4,
     chat: Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")] = False,
-    api_key: Annotated[str | None, typer.Option(help="Of the server.")] = None,
+    api_key: running.ApiKey = None,
+    api_key_file: running.ApiKeyFile = None,
     model_name: Annotated[
         str | None, typer.Option(help="What the server calls the model. Default: it is asked.")
     ] = None,
@@ -152,7 +153,7 @@ def serve(
 
         server = ServerOptions(
             model=model_name,
-            api_key=api_key,
+            api_key=running.read_key(api_key, api_key_file),
             is_chat=chat,
             ignore_eos={"on": True, "off": False}.get(ignore_eos),
             body=extra,
