@@ -12,7 +12,7 @@ import tiny
 from fake_openai import Behaviour
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from octavo.bench.compare.comparison import compare
+from octavo.bench.compare.comparison import Ceilings, compare
 from octavo.bench.compare.contestant import AtUrl, Facts
 from octavo.bench.compare.program import Program, read_program, write_program
 from octavo.bench.compare.ratios import metric_of, ratio
@@ -384,3 +384,65 @@ def test_octavo_through_server_and_library(run, tmp_path):
             assert (each["prompt_tokens"], each["output_tokens"]) == (100, 30)
     assert len(sides[1]["ratios"]["output_tokens_per_s"]["rounds"]) == 2
     assert sides[1]["means"]["tpot_s.p50"]["mean"] > 0
+
+
+def test_ceilings_are_measured_before_every_round_and_told_as_medians(fake):
+    class Measured:
+        def __init__(self, value):
+            self.value = value
+
+        def as_dict(self):
+            read = [{"level": "DRAM", "working_set_bytes": 1, "gb_s": self.value}]
+            return {"read": read, "int8_gop_s": 10 * self.value}
+
+    class Meter:
+        values = iter([3.0, 1.0, 2.5])
+
+        def measure(self, *, repeats):
+            return Measured(next(self.values))
+
+    async def go():
+        return await compare(
+            lambda _: [at(a, "a"), at(b, "b")],
+            [TASK],
+            CompareSettings(rounds=3),
+            progress=Silent(),
+            stop=asyncio.Event(),
+            ceilings=Ceilings(Meter()),
+        )
+
+    a, b = fake(), fake()
+    found = asyncio.run(asyncio.wait_for(go(), 60))["ceilings"]
+    told = {"level": "DRAM", "working_set_bytes": 1, "gb_s": 2.5, "lowest_gb_s": 1.0, "highest_gb_s": 3.0}
+    assert found == {"read": [told], "int8_gop_s": 25.0, "measurements": 3}
+
+
+def test_it_ends_when_told_to(fake):
+    stop = asyncio.Event()
+    asked = []
+
+    def choose(_):
+        asked.append(1)
+        if len(asked) == 5:  # the probe, warm-up, and the first of the first round
+            loop.call_soon_threadsafe(stop.set)
+        return Behaviour(gap_s=0.01)
+
+    a, b = fake(choose), fake()
+
+    async def go():
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        how = CompareSettings(rounds=50)
+        return await compare(
+            lambda _: [at(a, "a"), at(b, "b")], [TASK, TASK], how, progress=Silent(), stop=stop
+        )
+
+    loop = None
+    found = asyncio.run(asyncio.wait_for(go(), 60))
+    assert found["interrupted"]
+    assert len(found["comparisons"]) == 1
+    first, second = found["comparisons"][0]["sides"]
+    assert [each["complete"] for each in first["rounds"]] == [False]
+    assert second["rounds"] == [None]
+    assert first["means"] == {}
+    assert found["warnings"][0].startswith("Interrupted")

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import octavo
@@ -141,11 +140,6 @@ def main() -> None:
     model, settings = sys.argv[1:]
     with LLM(model, **json.loads(settings)) as llm:
         _Driver(llm).run()
-
-
-def short_name(model: str) -> str:
-    """What a report calls a model."""
-    return Path(model).name or model
 
 
 if __name__ == "__main__":

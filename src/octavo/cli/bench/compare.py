@@ -85,12 +85,15 @@ def compare(
     burstiness: Annotated[float, typer.Option(help="bursty: variance of the gaps; 1 is Poisson.")] = 4.0,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="closed: users.")] = 8,
     slo: Annotated[str | None, typer.Option(help="What counts as well served, e.g. ttft=0.5.")] = None,
+    api_key: running.ApiKey = None,
+    api_key_file: running.ApiKeyFile = None,
     threads: options.Threads = None,
     no_ceilings: running.NoCeilings = False,
     as_json: options.AsJson = False,
     output: Output = None,
     html: Html = None,
     png: Png = None,
+    config: options.Config = None,
 ) -> None:
     """Compare engines: the same requests to each in turn, round after round; ratios with intervals.
 
@@ -108,7 +111,7 @@ def compare(
     how = CompareSettings(rounds=rounds, warm_up=warmup, slo=None if slo is None else parse_slo(slo))
     contestants = [
         *_octavo(model, through, _parse_settings(settings, threads)),
-        *_servers(server or [], label or []),
+        *_servers(server or [], label or [], running.read_key(api_key, api_key_file)),
         *_programs(program or []),
     ]
     if len(contestants) < 2:
@@ -192,7 +195,7 @@ def _octavo(model: str | None, through: str, settings: dict[str, Any]) -> "list[
     return [makers[way](model, settings, precision=precision) for way in ways]
 
 
-def _servers(servers: list[str], labels: list[str]) -> "list[Contestant]":
+def _servers(servers: list[str], labels: list[str], api_key: str | None) -> "list[Contestant]":
     from octavo.bench.compare.contestant import AtUrl, Facts
     from octavo.bench.load.openai_target import ServerOptions
 
@@ -201,7 +204,7 @@ def _servers(servers: list[str], labels: list[str]) -> "list[Contestant]":
     for text in servers:
         name, url = _pair("server", text)
         facts = Facts(name=name, precision=texts.pop(name, ""), settings="as it was started")
-        found.append(AtUrl(facts, url, ServerOptions(asks_memory=False)))
+        found.append(AtUrl(facts, url, ServerOptions(api_key=api_key, asks_memory=False)))
     if texts:
         raise InvalidConfig(f"label: no --server is called {shown(next(iter(texts)))}")
     return found
