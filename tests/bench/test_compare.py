@@ -1,6 +1,7 @@
 """Comparisons: turns, ratios, contestants that fail; programs that are started, frozen and ended."""
 
 import asyncio
+import dataclasses
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from octavo.bench.compare.comparison import Ceilings, compare
 from octavo.bench.compare.contestant import AtUrl, Facts
 from octavo.bench.compare.program import Program, read_program, write_program
 from octavo.bench.compare.ratios import metric_of, ratio
-from octavo.bench.compare.report import document
+from octavo.bench.compare.report import contestant_fact, document
 from octavo.bench.compare.rounds import CompareSettings
 from octavo.bench.compare.scenes import SCENES, Task, as_task, parse_scenes
 from octavo.bench.load.arrivals import ArrivalPlan
@@ -446,3 +447,23 @@ def test_it_ends_when_told_to(fake):
     assert second["rounds"] == [None]
     assert first["means"] == {}
     assert found["warnings"][0].startswith("Interrupted")
+
+
+def test_settings_that_differ_between_scenes_are_told_once(fake):
+    server = fake()
+
+    def contestants(task):
+        slots = "16 slots" if task.name == "c" else "1 slot"
+        facts = Facts(
+            name="a", version="1.2", precision="Q4_0", settings=f"2 threads, {slots}", note="by pipes"
+        )
+        return [AtUrl(facts, server.url, ServerOptions(timeout_s=30, asks_memory=False))]
+
+    async def go():
+        tasks = [dataclasses.replace(TASK, name=name, description=name) for name in "abc"]
+        how = CompareSettings(rounds=1)
+        return await compare(contestants, tasks, how, progress=Silent(), stop=asyncio.Event())
+
+    found = asyncio.run(asyncio.wait_for(go(), 60))
+    told = contestant_fact(found["comparisons"], "a")
+    assert told == "1.2; Q4_0; 2 threads, 1 slot (a, b), 16 slots (c); by pipes"

@@ -21,7 +21,14 @@ _NAMES: Final = {
     "e2e_s.p50": "E2E p50",
     "e2e_s.p99": "E2E p99",
 }
-_UNKNOWN: Final = "not told"
+_TELLING: Final = (
+    "output_tokens_per_s",
+    "prompt_tokens_per_s",
+    "ttft_s.p50",
+    "tpot_s.p50",
+    "itl_s.p99",
+    "e2e_s.p99",
+)
 _MOST_LINES: Final = 6  # that a plot can tell apart
 
 
@@ -33,16 +40,13 @@ def document(report: Mapping[str, Any]) -> Document:
         facts.append(("At most", f"{ceilings} (medians of {report['ceilings']['measurements']}, same run)"))
     if report.get("model"):
         facts.append(("Model", report["model"]))
-    facts += [(_title(each) or "Workload", workload_fact(each["workload"])) for each in comparisons]
-    facts.append(
-        (
-            "Rounds",
-            f"{report['settings']['rounds']}; in each, everyone gets the same new requests in turn, and the "
-            "others are frozen",
-        )
-    )
-    sheets = [rate_sheet(comparisons), ratio_sheet(comparisons), facts_sheet(comparisons, report["absent"])]
-    sheets += [metric_sheet(each) for each in comparisons]
+    facts += map(_task_fact, comparisons)
+    rounds = report["settings"]["rounds"]
+    facts.append(("Rounds", f"{rounds}; in each the same new requests go to everyone in turn"))
+    facts += [(name, contestant_fact(comparisons, name)) for name in _names(comparisons)]
+    sheets = [rate_sheet(comparisons), ratio_sheet(comparisons)]
+    for each in comparisons:
+        sheets += [metric_sheet(each), metric_ratio_sheet(each)]
     return Document(
         title=f"octavo bench {report['command']}",
         headline=_headline(comparisons),
@@ -100,45 +104,51 @@ def ratio_sheet(comparisons: Sequence[Mapping[str, Any]]) -> Sheet:
     return Sheet(f"{first} is so many times as fast as", ["", *map(_column, comparisons)], rows, note, raw)
 
 
-def facts_sheet(comparisons: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> Sheet:
-    """Precision and settings."""
-    rows = []
-    for name in _names(comparisons):
-        sides = [side for each in comparisons if (side := _side(each, name))]
-        settings = "; ".join(dict.fromkeys(side["settings"] for side in sides if side["settings"]))
-        notes = dict.fromkeys(side["note"] for side in sides if side["note"])
-        first = sides[0]
-        rows.append(
-            [
-                name,
-                first["version"] or first["told"].get("server") or _UNKNOWN,
-                first["precision"] or _UNKNOWN,
-                settings or _UNKNOWN,
-                "; ".join(notes) or "-",
-            ]
-        )
-    rows += [[name, "not there", "-", "-", why.splitlines()[0][:200]] for name, why in absent.items()]
-    return Sheet("Who, and in which setting", ["", "version", "precision", "settings", "made equal by"], rows)
+def contestant_fact(comparisons: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Version, precision, settings, and how it was made equal."""
+    tasks = [(each["task"], side) for each in comparisons if (side := _side(each, name))]
+    first = tasks[0][1]
+    chosen = [(task, side["settings"].split(", ")) for task, side in tasks]
+    common = [part for part in chosen[0][1] if all(part in parts for _, parts in chosen)]
+    settings = ", ".join(common)
+    by_rest: dict[str, list[str]] = {}
+    for task, parts in chosen:
+        by_rest.setdefault(", ".join(part for part in parts if part not in common), []).append(task)
+    for rest, where in by_rest.items():
+        if rest:
+            settings += f", {rest} ({', '.join(where)})"
+    version = first["version"] or first["told"].get("server") or "version not told"
+    parts = [version, first["precision"] or "precision not told", settings.strip(", "), first["note"]]
+    return "; ".join(part for part in parts if part)
 
 
 def metric_sheet(comparison: Mapping[str, Any]) -> Sheet:
     """All metrics of a task."""
     metrics = [m for m in METRICS if any(m in side["means"] for side in comparison["sides"])]
     rows, raw = [], []
-    for metric in metrics:
-        show = figures if METRICS[metric] == "more" else seconds
-        cells: list[str] = [_NAMES[metric]]
-        numbers: list[object] = [metric]
-        for side in comparison["sides"]:
-            mean = _mean(side, metric)
-            times = _times(side.get("ratios", {}).get(metric))
-            cells.append(show(mean) if times == "-" else f"{show(mean)}; {times}")
-            numbers.append("" if mean is None else mean)
-        rows.append(cells)
-        raw.append(numbers)
-    columns = ["", *(side["name"] for side in comparison["sides"])]
-    note = "Mean over the rounds; then how many times better the first is (more of a rate, less of a time)."
-    return Sheet(_title(comparison) or "All metrics", columns, rows, note, raw)
+    for side in comparison["sides"]:
+        means = [_mean(side, metric) for metric in metrics]
+        rows.append([side["name"], *(_shown(m, mean) for m, mean in zip(metrics, means, strict=True))])
+        raw.append([side["name"], *means])
+    columns = ["", *(_NAMES[metric] for metric in metrics)]
+    title = _title(comparison) or "All metrics"
+    return Sheet(title, columns, rows if metrics else [], "Means over the rounds.", raw, ["name", *metrics])
+
+
+def metric_ratio_sheet(comparison: Mapping[str, Any]) -> Sheet:
+    """How many times better the first is, by the metrics that say most."""
+    first, *others = comparison["sides"]
+    metrics = [m for m in _TELLING if any(m in side["ratios"] for side in others)]
+    rows, raw = [], []
+    for side in others:
+        found = [side["ratios"].get(metric) for metric in metrics]
+        if any(found):
+            rows.append([side["name"], *map(_times, found)])
+            raw.append([side["name"], *(None if each is None else each["ratio"] for each in found)])
+    where = f"Scene {comparison['task']}: " if comparison["task"] else ""
+    title = f"{where}{first['name']} is so many times better than"
+    columns = ["", *(_NAMES[metric] for metric in metrics)]
+    return Sheet(title, columns, rows, "More of a rate, or less of a time.", raw, ["name", *metrics])
 
 
 def _headline(comparisons: Sequence[Mapping[str, Any]]) -> str:
@@ -200,6 +210,16 @@ def _chart(comparison: Mapping[str, Any]) -> Chart | None:
         series=series,
         x_ticks=[str(i + 1) for i in range(max(len(side["rounds"]) for side in comparison["sides"]))],
     )
+
+
+def _task_fact(comparison: Mapping[str, Any]) -> tuple[str, str]:
+    if comparison["task"]:
+        return f"Scene {comparison['task']}", comparison["description"]
+    return "Workload", workload_fact(comparison["workload"])
+
+
+def _shown(metric: str, value: float | None) -> str:
+    return figures(value) if METRICS[metric] == "more" else seconds(value)
 
 
 def _machine(report: Mapping[str, Any]) -> str:
