@@ -9,7 +9,6 @@ started, warmed up, frozen while others work, and given the same requests in tur
 import argparse
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from workshop import Workshop
 
 from octavo.backends.cpu import CpuBackend
 from octavo.bench.ceilings import Meter
-from octavo.bench.compare.comparison import Ceilings, compare
+from octavo.bench.compare.comparison import Ceilings, compare, stop_when_told
 from octavo.bench.compare.octavo_itself import precision_for
 from octavo.bench.compare.program import write_program
 from octavo.bench.compare.report import document
@@ -139,8 +138,7 @@ def run(
     ceilings = Ceilings(Meter(CpuBackend(threads)))
 
     async def all_tasks() -> dict[str, Any]:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+        stop = stop_when_told()
         with experiment_bar() as progress:
             return await compare(
                 lambda task: [peer.program(workshop, model, load_of(task, threads)) for peer in present],

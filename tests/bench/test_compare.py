@@ -5,7 +5,9 @@ import dataclasses
 import json
 import math
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -467,3 +469,34 @@ def test_settings_that_differ_between_scenes_are_told_once(fake):
     found = asyncio.run(asyncio.wait_for(go(), 60))
     told = contestant_fact(found["comparisons"], "a")
     assert told == "1.2; Q4_0; 2 threads, 1 slot (a, b), 16 slots (c); by pipes"
+
+
+def test_sigterm_leaves_no_program_behind(driver, tmp_path):
+    program, starts = driver
+    slow = dataclasses.replace(
+        program,
+        facts=Facts(name="slow"),
+        command=[
+            sys.executable,
+            "-c",
+            f"import os, time; open({str(starts)!r}, 'a').write(f'{{os.getpid()}}\\n'); time.sleep(600)",
+        ],
+    )
+    files = [tmp_path / "library.json", tmp_path / "slow.json"]
+    for each, file in zip([program, slow], files, strict=True):
+        write_program(each, file)
+    command = [sys.executable, "-m", "octavo", "bench", "compare", "--no-ceilings", "--json"]
+    command += [part for file in files for part in ("--program", str(file))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    while len(pids := starts.read_text().split()) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    assert state_of(pids[0]) == "T"  # the first rests while the second starts
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    sides = json.loads(out)["comparisons"][0]["sides"]
+    assert sides[1]["failure"] == "interrupted while it started"
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)

@@ -178,11 +178,21 @@ class _Match:
     async def _start(self, side: Side) -> None:
         name = side.contestant.facts.name
         self.progress.begin(f"Starting {name}", 1)
+        starting = asyncio.ensure_future(side.contestant.start())
+        stopping = asyncio.create_task(self.stop.wait())
         try:
-            side.running = await side.contestant.start()
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                side.failure = "interrupted while it started"
+                return
+            side.running = starting.result()
         except OctavoError as error:
             side.failure = f"does not start: {error}"
             return
+        finally:
+            stopping.cancel()
+            starting.cancel()  # which ends what it started
+            await asyncio.gather(starting, stopping, return_exceptions=True)
         if side.running.start_s is not None:
             side.starts_s.append(side.running.start_s)
         side.told = told_of(side.running.target)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -166,14 +165,13 @@ def measure(
     """Run it, with a bar for who watches; the first Ctrl-C ends it early."""
     from octavo.backends.cpu import CpuBackend
     from octavo.bench.ceilings import Meter
-    from octavo.bench.compare.comparison import Ceilings
+    from octavo.bench.compare.comparison import Ceilings, stop_when_told
     from octavo.bench.compare.comparison import compare as run_all
 
     meter = Ceilings(Meter(CpuBackend(threads))) if ceilings else None
 
     async def run() -> dict[str, Any]:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+        stop = stop_when_told()
         with experiment_bar() as progress:
             return await run_all(
                 lambda _: contestants, tasks, settings, progress=progress, stop=stop, ceilings=meter
