@@ -55,16 +55,15 @@ class LlamaCpp(Peer):
         if self.is_native:
             command = [str(_binary(workshop, "llama-server")), "--model", file, "--port", "{port}"]
             command += ["--threads", threads, "--threads-batch", threads, "--parallel", str(slots)]
-            # Its flash attention is the faster way to generate, and the slower to read one long prompt.
-            flash = "off" if load.only_prompts else "on"
-            command += ["--ctx-size", str(context), "--flash-attn", flash, "--no-kv-unified"]
-            extra = f"flash attention {flash}"
+            command += ["--ctx-size", str(context), "--flash-attn", "on", "--no-kv-unified"]
         else:
             command = [workshop.python(_WHEEL), str(INSIDE / "llama_cpp_server.py"), file, "{port}"]
             command += [threads, str(slots), str(context)]
-            extra = "flash attention as it comes"
-        told = f"{slots} slot{'' if slots == 1 else 's'}, {extra}"
-        return Program(facts=self.facts(told), command=command, env=OFFLINE)
+        return Program(
+            facts=self.facts(f"{slots} slot{'' if slots == 1 else 's'}"),
+            command=command,
+            env=OFFLINE,
+        )
 
     def _file(self, workshop: Workshop, model: Path) -> Path:
         if not self.requantize:
@@ -112,7 +111,7 @@ def peers(weights: str = "the file's weights") -> list[Peer]:
         weights: encoding of the model's file, for reports.
     """
     kv = "float16 KV"
-    native = "compiled for this processor, prompt cache"
+    native = "compiled for this processor, flash attention, prompt cache"
     wheel = "wheel (AVX2 code), prompt cache"
     common = {"version": f"xllamacpp {VERSION}"}
     return [

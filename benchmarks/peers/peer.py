@@ -19,13 +19,11 @@ class Load:
         num_requests: at once, at most.
         longest: tokens of a request at most, prompt and output together.
         threads: to compute with.
-        only_prompts: next to nothing is generated.
     """
 
     num_requests: int
     longest: int
     threads: int
-    only_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,12 +117,7 @@ def load_of(task: Task, threads: int) -> Load:
     """What a peer is to be ready for."""
     assert task.num_requests is not None
     assert task.longest is not None
-    return Load(
-        num_requests=task.num_requests,
-        longest=task.longest,
-        threads=threads,
-        only_prompts=task.rate == "prompt_tokens_per_s",
-    )
+    return Load(num_requests=task.num_requests, longest=task.longest, threads=threads)
 
 
 def run(
