@@ -80,7 +80,8 @@ def _style(ink: str, rule: str) -> AbstractContextManager[None]:
         "ytick.color": ink,
         "grid.color": rule,
     }
-    return matplotlib.rc_context(settings)
+    colours: AbstractContextManager[None] = matplotlib.rc_context(settings)
+    return colours
 
 
 def _draw(chart: Chart) -> "Figure":

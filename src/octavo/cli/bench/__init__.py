@@ -2,7 +2,7 @@
 
 import typer
 
-from octavo.cli.bench import latency, parts, serve, sweep, throughput
+from octavo.cli.bench import compare, latency, parts, serve, sweep, throughput
 
 app = typer.Typer(help="Measure the engine, a part of it, or a server.", no_args_is_help=True)
 
@@ -12,7 +12,7 @@ def _group() -> None:
     """Measure the engine, a part of it, or any server that speaks OpenAI's API."""
 
 
-for _command in (serve.serve, latency.latency, throughput.throughput, sweep.sweep):
+for _command in (serve.serve, latency.latency, throughput.throughput, sweep.sweep, compare.compare):
     app.command()(_command)
 for _part in (parts.scenes, parts.step, parts.kernels, parts.paging):
     app.command()(_part)

@@ -1,0 +1,1 @@
+"""The same requests to several engines in turn, so that what changes with time hits all alike."""

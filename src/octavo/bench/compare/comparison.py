@@ -1,0 +1,169 @@
+"""All tasks, all contestants: runs the rounds and makes the parts of a report."""
+
+import asyncio
+import signal
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from octavo.bench.ceilings import Meter
+from octavo.bench.compare.contestant import Contestant
+from octavo.bench.compare.ratios import means, ratios
+from octavo.bench.compare.rounds import CompareSettings, Side, restarted_note, run_rounds
+from octavo.bench.compare.scenes import Task
+from octavo.bench.experiment import Progress
+from octavo.bench.workloads.item import digest
+
+_CEILING_REPEATS: Final = 5
+ContestantsOf = Callable[[Task], Sequence[Contestant]]
+
+
+class Ceilings:
+    """What the machine can do at most, measured before every round: how much it changed is told too."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._found: list[dict[str, Any]] = []
+
+    def measure(self) -> None:
+        """Now, with all cores; about a second."""
+        self._found.append(self._meter.measure(repeats=_CEILING_REPEATS).as_dict())
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """The median of each, in the form of one measurement, and the lowest and highest rates of reading."""
+        if not self._found:
+            return None
+        first = self._found[0]
+        names = [name for name in first if name != "read"]
+        reads = list(zip(*(each["read"] for each in self._found), strict=True))
+        return {
+            "read": [
+                {
+                    **level[0],
+                    "gb_s": statistics.median(read["gb_s"] for read in level),
+                    "lowest_gb_s": min(read["gb_s"] for read in level),
+                    "highest_gb_s": max(read["gb_s"] for read in level),
+                }
+                for level in reads
+            ],
+            **{name: statistics.median(each[name] for each in self._found) for name in names},
+            "measurements": len(self._found),
+        }
+
+
+async def compare(
+    contestants_of: ContestantsOf,
+    tasks: Sequence[Task],
+    settings: CompareSettings,
+    *,
+    progress: Progress,
+    stop: asyncio.Event,
+    ceilings: Ceilings | None = None,
+    absent: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run everything; the first contestant is what the others are compared with.
+
+    Args:
+        contestants_of: those of a task, as some must be started differently for each.
+        stop: when set, it ends early; what there is comes back.
+        absent: contestants that cannot take part, and why.
+
+    Returns:
+        ``settings``, ``comparisons`` (one per task), ``absent``, ``ceilings``, ``warnings``, ``interrupted``.
+    """
+    comparisons = []
+    for task in tasks:
+        if stop.is_set():
+            break
+        sides = await run_rounds(
+            contestants_of(task),
+            task.workload,
+            task.plan,
+            settings,
+            progress=progress,
+            stop=stop,
+            between_rounds=(lambda: None) if ceilings is None else ceilings.measure,
+        )
+        comparisons.append(_of_task(task, sides))
+    return {
+        "settings": settings.as_dict(),
+        "comparisons": comparisons,
+        "absent": dict(absent or {}),
+        "ceilings": None if ceilings is None else ceilings.as_dict(),
+        "warnings": _warnings(comparisons, absent or {}, settings, interrupted=stop.is_set()),
+        "interrupted": stop.is_set(),
+    }
+
+
+def stop_when_told() -> asyncio.Event:
+    """An event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C ends the program as usual.
+
+    Without it a SIGTERM would leave frozen programs behind. Call it in the main thread's event loop.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told)
+    return stop
+
+
+def _of_task(task: Task, sides: Sequence[Side]) -> dict[str, Any]:
+    told = []
+    for side in sides:
+        entry = {**side.as_dict(), "means": means(side.rounds)}
+        if side is not sides[0]:
+            entry["ratios"] = ratios(sides[0].rounds, side.rounds)
+        if side.is_restarted:
+            entry["restarted"] = restarted_note(side)
+        told.append(entry)
+    return {
+        "task": task.name,
+        "description": task.description,
+        "rate": task.rate,
+        "workload": {
+            **task.workload.describe(),
+            **task.plan.describe(),
+            "digest": digest(task.workload.items(0)),
+        },
+        "sides": told,
+    }
+
+
+def _warnings(
+    comparisons: Sequence[Mapping[str, Any]],
+    absent: Mapping[str, str],
+    settings: CompareSettings,
+    *,
+    interrupted: bool,
+) -> list[str]:
+    found = ["Interrupted: what follows is a part of it."] if interrupted else []
+    found += [f"{name} is not there: {why}" for name, why in absent.items()]
+    for comparison in comparisons:
+        where = f" (scene {comparison['task']})" if comparison["task"] else ""
+        for side in comparison["sides"]:
+            if side["failure"]:
+                found.append(f"{side['name']} dropped out{where}: {side['failure']}")
+            found += [f"{side['name']}{where}: {text}" for text in _odd(side["rounds"])]
+            if side["is_restarted"]:
+                found.append(side["restarted"])
+    if settings.rounds == 1 and not interrupted:
+        found.append("One round only: no confidence intervals.")
+    return list(dict.fromkeys(found))
+
+
+def _odd(rounds: Sequence[Mapping[str, Any] | None]) -> list[str]:
+    """What makes rounds less than comparable."""
+    known = [each for each in rounds if each is not None]
+    found = []
+    failed = sum(each["requests"]["failed"] for each in known)
+    if failed:
+        total = sum(each["requests"]["total"] for each in known)
+        found.append(f"{failed} of {total} requests failed; their rounds do not count.")
+    if short := sum(each["counts"]["shorter_than_asked"] for each in known):
+        found.append(f"{short} answers were shorter than asked for.")
+    return found

@@ -1,0 +1,116 @@
+"""What can be compared: something that is started, is given requests when its turn comes, and rests else."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
+from octavo.bench.load.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a reader must know of a contestant.
+
+    Attributes:
+        name: short; no two in a comparison have the same.
+        precision: of weights, activations and KV, as far as known.
+        settings: what else was chosen, in words.
+        note: how it was made equal to the others where it has no such setting.
+    """
+
+    name: str
+    version: str = ""
+    precision: str = ""
+    settings: str = ""
+    note: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For reports."""
+        return asdict(self)
+
+
+class Running(Protocol):
+    """A contestant that was started.
+
+    Attributes:
+        target: takes its requests.
+        start_s: from the start to the first answer; None if it ran before.
+    """
+
+    @property
+    def target(self) -> Target: ...  # noqa: D102
+
+    @property
+    def start_s(self) -> float | None: ...  # noqa: D102
+
+    def rest(self) -> None:
+        """Others work now: use no processor time."""
+        ...
+
+    def wake(self) -> None:
+        """Its turn comes."""
+        ...
+
+    def peak_rss_bytes(self) -> int | None:
+        """The most memory that it has had, or None if that is not known."""
+        ...
+
+    async def stop(self) -> None:
+        """End it, or let go of it if someone else started it."""
+        ...
+
+
+class Contestant(Protocol):
+    """Can be started."""
+
+    @property
+    def facts(self) -> Facts: ...  # noqa: D102
+
+    async def start(self) -> Running:
+        """Start it and wait until it has answered a small request.
+
+        Raises:
+            OctavoError: it does not start; says why.
+        """
+        ...
+
+
+class AtUrl:
+    """A server that runs already. Whether it rests while others work is up to it."""
+
+    def __init__(self, facts: Facts, url: str, options: ServerOptions) -> None:
+        self.facts = facts
+        self._url = url
+        self._options = options
+
+    async def start(self) -> Running:
+        """Ask what it serves."""
+        target = OpenAITarget(self._url, self._options)
+        try:
+            await target.open()
+        except BaseException:
+            await target.close()
+            raise
+        return _Reached(target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    target: OpenAITarget
+    start_s: float | None = None
+
+    def rest(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def peak_rss_bytes(self) -> int | None:
+        return self.target.peak_rss_bytes()
+
+    async def stop(self) -> None:
+        await self.target.close()
+
+
+def told_of(target: Target) -> dict[str, Any]:
+    """What a target says of itself that belongs into a comparison's report."""
+    told = target.describe()
+    return {name: told[name] for name in ("server", "model", "ignore_eos") if name in told}

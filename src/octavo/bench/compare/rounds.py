@@ -1,0 +1,257 @@
+"""A, B, C, A, B, C, ...: every contestant gets the same requests in every round, one works at a time.
+
+A machine that others use too is faster in one minute than in the next. In turns, all see the same minutes,
+and the ratio of two contestants within a round hardly depends on them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from octavo.bench.compare.contestant import Contestant, Running, told_of
+from octavo.bench.experiment import WARM_UP, Progress
+from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.load.generator import run_load
+from octavo.bench.metrics.slo import Slo
+from octavo.bench.metrics.summary import summarize
+from octavo.bench.workloads.item import WorkItem, Workload
+from octavo.core.errors import InvalidConfig, OctavoError
+from octavo.core.units import format_bytes
+from octavo.engine.machine import available_memory
+
+_FLOOR_BYTES: Final = 3 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareSettings:
+    """How often, and when memory is short.
+
+    Attributes:
+        warm_up: requests after each start that do not count; None is a whole repeat.
+        floor_bytes: with less memory available than this, a contestant does not stay while others work: it is
+            started anew in every round.
+        round_timeout_s: for all requests of one contestant in one round.
+
+    Raises:
+        InvalidConfig: a value out of range.
+    """
+
+    rounds: int = 5
+    warm_up: int | None = None
+    slo: Slo | None = None
+    floor_bytes: int = _FLOOR_BYTES
+    round_timeout_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rounds <= 1000:
+            raise InvalidConfig(f"rounds={self.rounds}: must be from 1 to 1000")
+        if self.warm_up is not None and self.warm_up < 0:
+            raise InvalidConfig(f"warm_up={self.warm_up}: must not be negative")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For reports."""
+        return {
+            "rounds": self.rounds,
+            "warm_up": self.warm_up,
+            "slo": None if self.slo is None else self.slo.as_dict(),
+        }
+
+
+@dataclass(slots=True)
+class Side:
+    """A contestant and what was found of it.
+
+    Attributes:
+        rounds: a summary for each round, None where it did not take part.
+        starts_s: how long each start took.
+        failure: why it takes part no more.
+        is_restarted: memory is short, so it starts in every round.
+    """
+
+    contestant: Contestant
+    rounds: list[dict[str, Any] | None] = field(default_factory=list)
+    starts_s: list[float] = field(default_factory=list)
+    peak_rss_bytes: int | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+    is_restarted: bool = False
+    running: Running | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For reports."""
+        return {
+            **self.contestant.facts.as_dict(),
+            "told": self.told,
+            "starts_s": [round(seconds, 3) for seconds in self.starts_s],
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "is_restarted": self.is_restarted,
+            "failure": self.failure,
+            "rounds": self.rounds,
+        }
+
+
+async def run_rounds(
+    contestants: Sequence[Contestant],
+    workload: Workload,
+    plan: ArrivalPlan,
+    settings: CompareSettings,
+    *,
+    progress: Progress,
+    stop: asyncio.Event,
+    between_rounds: Callable[[], None] = lambda: None,
+) -> list[Side]:
+    """Start all, then give them turns.
+
+    Args:
+        stop: when set, it ends after what runs; what there is comes back.
+        between_rounds: called before each round, when all rest.
+
+    Raises:
+        InvalidConfig: two have the same name.
+    """
+    names = [contestant.facts.name for contestant in contestants]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidConfig(f"two contestants are called {twice[0]}")
+    sides = [Side(contestant) for contestant in contestants]
+    match = _Match(workload, plan, settings, progress, stop)
+    try:
+        for side in sides:
+            if not stop.is_set():
+                await match.bring_in(side)
+        for number in range(settings.rounds):
+            if stop.is_set():
+                break
+            between_rounds()
+            items = workload.items(number)
+            for side in sides:
+                found = None if stop.is_set() else await match.turn(side, number, items)
+                side.rounds.append(found)
+    finally:
+        for side in sides:
+            await _stop(side)
+    return sides
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    workload: Workload
+    plan: ArrivalPlan
+    settings: CompareSettings
+    progress: Progress
+    stop: asyncio.Event
+
+    async def bring_in(self, side: Side) -> None:
+        """Start it and let it rest, or end it again if there is no room for it."""
+        await self._start(side)
+        if side.running is None:
+            return
+        side.running.rest()
+        if available_memory() < self.settings.floor_bytes:
+            side.is_restarted = True
+            await _stop(side)
+
+    async def turn(self, side: Side, number: int, items: list[WorkItem]) -> dict[str, Any] | None:
+        """One round of one contestant."""
+        if side.failure is not None:
+            return None
+        if side.running is None:
+            await self._start(side)
+        if side.running is None:
+            return None
+        side.running.wake()
+        name = f"Round {number + 1} of {self.settings.rounds}: {side.contestant.facts.name}"
+        found = await self._load(side, items, name)
+        if found is None or (not found["requests"]["ok"] and not self.stop.is_set()):
+            why = "no answer in time" if found is None else _reason(found)
+            side.failure = f"round {number + 1}: {why}"
+            await _stop(side)
+            return found
+        side.peak_rss_bytes = _most(side.peak_rss_bytes, side.running.peak_rss_bytes())
+        if side.is_restarted:
+            await _stop(side)
+        else:
+            side.running.rest()
+        return found
+
+    async def _start(self, side: Side) -> None:
+        name = side.contestant.facts.name
+        self.progress.begin(f"Starting {name}", 1)
+        starting = asyncio.ensure_future(side.contestant.start())
+        stopping = asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                side.failure = "interrupted while it started"
+                return
+            side.running = starting.result()
+        except OctavoError as error:
+            side.failure = f"does not start: {error}"
+            return
+        finally:
+            stopping.cancel()
+            starting.cancel()  # which ends what it started
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+        if side.running.start_s is not None:
+            side.starts_s.append(side.running.start_s)
+        side.told = told_of(side.running.target)
+        items = self.workload.items(WARM_UP)[: self.settings.warm_up]
+        if not items:
+            return
+        found = await self._load(side, items, f"Warming up {name}")
+        if found is None or (not found["requests"]["ok"] and not self.stop.is_set()):
+            side.failure = f"warm-up: {'no answer in time' if found is None else _reason(found)}"
+            await _stop(side)
+
+    async def _load(self, side: Side, items: list[WorkItem], name: str) -> dict[str, Any] | None:
+        assert side.running is not None
+        self.progress.begin(name, len(items))
+        ended = asyncio.Event()
+
+        async def watch() -> None:
+            stopping = asyncio.create_task(self.stop.wait())
+            try:
+                await asyncio.wait({stopping}, timeout=self.settings.round_timeout_s)
+            finally:
+                stopping.cancel()
+            ended.set()
+
+        watching = asyncio.create_task(watch())
+        try:
+            result = await run_load(
+                side.running.target, items, self.plan, stop=ended, on_done=self.progress.done
+            )
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+        if ended.is_set() and not self.stop.is_set():
+            return None
+        return summarize(result, self.settings.slo)
+
+
+async def _stop(side: Side) -> None:
+    if side.running is None:
+        return
+    side.peak_rss_bytes = _most(side.peak_rss_bytes, side.running.peak_rss_bytes())
+    running, side.running = side.running, None
+    await running.stop()
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return max((value for value in (a, b) if value is not None), default=None)
+
+
+def _reason(found: dict[str, Any]) -> str:
+    for reason, told in found["failures"].items():
+        return f"{reason}: {told['example']}" if told["example"] else str(reason)
+    return "no request was answered"
+
+
+def restarted_note(side: Side) -> str:
+    """Why a contestant was started in every round."""
+    return (
+        f"{side.contestant.facts.name} was started in every round, as less than "
+        f"{format_bytes(_FLOOR_BYTES)} of memory were left beside the others."
+    )

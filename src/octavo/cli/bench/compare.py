@@ -1,0 +1,231 @@
+"""``octavo bench compare``: the same requests to several engines in turn."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from octavo.cli import options
+from octavo.cli.bench import running
+from octavo.cli.bench import workload_options as asked
+from octavo.cli.bench.delivering import Delivery, Html, Output, Png
+from octavo.cli.bench.progress import experiment_bar
+from octavo.cli.bench.serve import ArrivalNames
+from octavo.cli.completion import complete_model, one_of
+from octavo.core.errors import InvalidConfig, shown
+
+if TYPE_CHECKING:
+    from octavo.bench.compare.contestant import Contestant
+    from octavo.bench.compare.rounds import CompareSettings
+    from octavo.bench.compare.scenes import Task
+
+_THROUGH: Final = ("server", "library")
+
+
+def compare(
+    context: typer.Context,
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Start Octavo with this model.", autocompletion=complete_model),
+    ] = None,
+    through: Annotated[
+        str, typer.Option(help="How to run it: server, library, or both with a comma between.")
+    ] = "server",
+    settings: Annotated[
+        str, typer.Option("--settings", help='JSON object of Octavo\'s settings, e.g. {"block_size": 32}.')
+    ] = "{}",
+    server: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL", help="A server that runs already; may be given several times."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="Precision and settings of a server, for the report."),
+    ] = None,
+    program: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A program to start: JSON with name, command, protocol, ..."),
+    ] = None,
+    scene: Annotated[
+        str | None, typer.Option(help="Instead of a workload: a, b, c, d, or several with commas.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 5,
+    warmup: Annotated[
+        int | None, typer.Option(min=0, help="Requests after a start that do not count. Default: a round.")
+    ] = None,
+    workload: asked.Kind = "synthetic",
+    file: asked.File = None,
+    requests: asked.Requests = 64,
+    input_len: asked.InputLen = "128",
+    output_len: asked.OutputLen = "64",
+    shared_prefix: asked.SharedPrefix = "0",
+    phrase_len: asked.PhraseLen = 16,
+    turns: asked.Turns = "4",
+    system_len: asked.SystemLen = 0,
+    pause: asked.Pause = 0.0,
+    scale: asked.Scale = 1.0,
+    limit: asked.Limit = None,
+    max_prompt_tokens: asked.MaxPrompt = None,
+    max_output_tokens: asked.MaxOutput = None,
+    vocab_size: asked.VocabSize = None,
+    as_text: asked.AsText = False,
+    seed: asked.WorkloadSeed = 0,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="poisson, bursty, trace, closed, at-once; default as in serve.",
+            autocompletion=one_of(ArrivalNames),
+        ),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second, on average.")] = None,
+    burstiness: Annotated[float, typer.Option(help="bursty: variance of the gaps; 1 is Poisson.")] = 4.0,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="closed: users.")] = 8,
+    slo: Annotated[str | None, typer.Option(help="What counts as well served, e.g. ttft=0.5.")] = None,
+    api_key: running.ApiKey = None,
+    api_key_file: running.ApiKeyFile = None,
+    threads: options.Threads = None,
+    no_ceilings: running.NoCeilings = False,
+    as_json: options.AsJson = False,
+    output: Output = None,
+    html: Html = None,
+    png: Png = None,
+    config: options.Config = None,
+) -> None:
+    """Compare engines: the same requests to each in turn, round after round; ratios with intervals.
+
+    The first is what the others are compared with: Octavo, if --model is given. What this command starts is
+    frozen while others work. Ctrl-C ends it and reports what there is.
+    """
+    delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
+    from octavo.bench.compare import report as reports
+    from octavo.bench.compare.rounds import CompareSettings
+    from octavo.bench.compare.scenes import Task, as_task, parse_scenes
+    from octavo.bench.metrics.slo import parse_slo
+    from octavo.bench.report.head import head
+    from octavo.cli.bench.serve import _plan
+
+    how = CompareSettings(rounds=rounds, warm_up=warmup, slo=None if slo is None else parse_slo(slo))
+    contestants = [
+        *_octavo(model, through, _parse_settings(settings, threads)),
+        *_servers(server or [], label or [], running.read_key(api_key, api_key_file)),
+        *_programs(program or []),
+    ]
+    if len(contestants) < 2:
+        raise InvalidConfig("name at least two of --model, --server and --program to compare")
+    if scene is not None:
+        tasks = [as_task(each, seed=seed) for each in parse_scenes(scene)]
+    else:
+        made = asked.make_workload(
+            is_chat=False,
+            vocabulary=asked.make_vocabulary(vocab_size),
+            kind=workload,
+            file=file,
+            requests=requests,
+            input_len=input_len,
+            output_len=output_len,
+            shared_prefix=shared_prefix,
+            phrase_len=phrase_len,
+            turns=turns,
+            system_len=system_len,
+            pause=pause,
+            scale=scale,
+            limit=limit,
+            max_prompt_tokens=max_prompt_tokens,
+            max_output_tokens=max_output_tokens,
+            as_text=as_text,
+            seed=seed,
+        )
+        plan = _plan(
+            arrivals,
+            has_arrivals=made.has_arrivals,
+            rate=rate,
+            burstiness=burstiness,
+            concurrency=concurrency,
+            seed=seed,
+        )
+        tasks = [Task(workload=made, plan=plan)]
+    found = measure(contestants, tasks, how, threads=threads, ceilings=not no_ceilings)
+    begin = head("compare", running.arguments_of(context), threads=threads, ceilings=False)
+    delivery.give({**begin, "model": model, **found}, reports.document)
+    if found["interrupted"]:
+        raise typer.Exit(running.INTERRUPTED)
+
+
+def measure(
+    contestants: "list[Contestant]",
+    tasks: "list[Task]",
+    settings: "CompareSettings",
+    *,
+    threads: int | None,
+    ceilings: bool,
+) -> dict[str, Any]:
+    """Run it, with a bar for who watches; the first Ctrl-C ends it early."""
+    from octavo.backends.cpu import CpuBackend
+    from octavo.bench.ceilings import Meter
+    from octavo.bench.compare.comparison import Ceilings, stop_when_told
+    from octavo.bench.compare.comparison import compare as run_all
+
+    meter = Ceilings(Meter(CpuBackend(threads))) if ceilings else None
+
+    async def run() -> dict[str, Any]:
+        stop = stop_when_told()
+        with experiment_bar() as progress:
+            return await run_all(
+                lambda _: contestants, tasks, settings, progress=progress, stop=stop, ceilings=meter
+            )
+
+    return asyncio.run(run())
+
+
+def _octavo(model: str | None, through: str, settings: dict[str, Any]) -> "list[Contestant]":
+    if model is None:
+        return []
+    from octavo.bench.compare import octavo_itself
+
+    ways = through.split(",")
+    if wrong := [way for way in ways if way not in _THROUGH]:
+        raise InvalidConfig(f"through={shown(wrong[0])}: choose among {', '.join(_THROUGH)}")
+    precision = octavo_itself.precision_for(model, settings)
+    makers = {"server": octavo_itself.server, "library": octavo_itself.library}
+    return [makers[way](model, settings, precision=precision) for way in ways]
+
+
+def _servers(servers: list[str], labels: list[str], api_key: str | None) -> "list[Contestant]":
+    from octavo.bench.compare.contestant import AtUrl, Facts
+    from octavo.bench.load.openai_target import ServerOptions
+
+    texts = dict(_pair("label", text) for text in labels)
+    found: list[Contestant] = []
+    for text in servers:
+        name, url = _pair("server", text)
+        facts = Facts(name=name, precision=texts.pop(name, ""), settings="as it was started")
+        found.append(AtUrl(facts, url, ServerOptions(api_key=api_key, asks_memory=False)))
+    if texts:
+        raise InvalidConfig(f"label: no --server is called {shown(next(iter(texts)))}")
+    return found
+
+
+def _programs(files: list[Path]) -> "list[Contestant]":
+    from octavo.bench.compare.program import read_program
+
+    return [read_program(file) for file in files]
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise InvalidConfig(f"{option}={shown(text)}: write NAME=VALUE")
+    return name, value
+
+
+def _parse_settings(text: str, threads: int | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidConfig(f"settings={shown(text)}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidConfig(f"settings={shown(text)}: must be a JSON object")
+    return found if threads is None else {"threads": threads, **found}
