@@ -8,6 +8,7 @@ import pytest
 
 from octavo.bench.metrics.spread import pooled_ratio_intervals, ratio_interval
 from octavo.bench.tuning.candidates import ALL, Candidate, challengers, combine
+from octavo.bench.tuning.journal import as_round
 from octavo.bench.tuning.objective import choose, score
 from octavo.bench.tuning.racing import LEAST_CONFIRM, MOST_CONFIRM, Race, Round, gain, standing
 from octavo.bench.tuning.verdict import describe_candidates, judge
@@ -89,19 +90,40 @@ def test_an_axis_without_a_winner_is_not_combined():
     assert judge(now).recommended == step
 
 
-def test_all_worse_ends_at_once():
+def test_far_worse_ends_at_once():
     race = Race(BASE, {"block_size": blocks(8, 32), "max_step_tokens": steps(128)}, budget_s=1000)
-    rounds, now = run(race, lambda one, _: 100 if one == BASE else 90)
-    # Two rounds for the first cut; one is left of each axis then, and neither is above 1.
+    rounds, now = run(race, lambda one, _: 100 if one == BASE else 89)
+    # Two rounds for the first cut; one is left of each axis then, and neither is at 0.9.
     assert len(rounds) == 2
     verdict = judge(now)
     assert (verdict.outcome, verdict.recommended, verdict.chosen) == ("none better", BASE, None)
 
 
+def test_all_a_little_worse():
+    eight, step = blocks(8)[0], steps(128)[0]
+    race = Race(BASE, {"block_size": (eight,), "max_step_tokens": (step,)}, budget_s=0)
+    _, now = run(race, lambda one, _: {BASE: 100, eight: 97, step: 95}[one])
+    verdict = judge(now)
+    assert (verdict.outcome, verdict.recommended, verdict.chosen) == ("as good", BASE, eight)
+    assert verdict.gain.high == pytest.approx(0.97)
+
+
+def test_a_lucky_baseline_hides_nothing():
+    """In the race it is 8 % too good, which makes all look worse: the best is confirmed, and is found."""
+    eight, thirty_two = blocks(8, 32)
+    true = {eight: 103, thirty_two: 106}
+    race = Race(BASE, {"block_size": (eight, thirty_two)}, budget_s=0)
+    _, now = run(race, lambda one, n: true.get(one, 100 if n else 108))
+    assert judge(now).recommended == thirty_two
+    assert judge(now).gain.ratio == pytest.approx(1.06)
+
+
 def test_a_tie_is_no_gain():
     race = Race(BASE, {"block_size": blocks(8, 32)}, budget_s=1000)
     _, now = run(race, lambda one, _: 100)
-    assert judge(now).outcome == "none better"
+    verdict = judge(now)
+    assert (verdict.outcome, verdict.recommended) == ("as good", BASE)
+    assert (verdict.gain.low, verdict.gain.high) == (1, 1)
 
 
 def test_luck_in_the_race_does_not_count():
@@ -291,18 +313,25 @@ def run_of(one, tokens_per_s, waste, error=None):
 def test_who_was_out_early_is_compared_in_its_own_rounds():
     one, bad = blocks(32, 64)
     entries = [
-        {"measured": [run_of(BASE, 100, 0.02), run_of(one, 110, 0.04), run_of(bad, 1, 1, "no memory")]},
-        {"measured": [run_of(BASE, 300, 0.03)]},  # other requests: three times as fast for everyone
+        {
+            "measured": [
+                run_of(BASE, 80, 0.01),
+                run_of(one, 110, 0.04),
+                run_of(bad, 1, 1, "no memory"),
+                run_of(BASE, 125, 0.03),
+            ],
+            "seconds": 1,
+        },
+        {"measured": [run_of(BASE, 297.5, 0.03)], "seconds": 1},  # other requests, faster for everyone
     ]
-    rounds = [
-        Round({Candidate.from_dict(e["candidate"]): e["score"] for e in entry["measured"]}, 1.0)
-        for entry in entries
-    ]
+    rounds = [as_round(entry) for entry in entries]
+    # The geometric mean of 80 and 125 is 100; for metrics it is the plain one, 102.5.
+    assert rounds[0].scores == {BASE: pytest.approx(100), one: 110, bad: None}
     base, found, failed = describe_candidates(BASE, rounds, entries)
     assert (base["rounds"], base["ratio"]["ratio"]) == (2, 1.0)
     assert base["metrics"]["output_tokens_per_s"] == pytest.approx(200)
     assert (found["rounds"], found["ratio"]["ratio"]) == (1, pytest.approx(1.1))
-    assert found["metrics"]["output_tokens_per_s"] == pytest.approx(210)
+    assert found["metrics"]["output_tokens_per_s"] == pytest.approx(207.5)
     assert found["metrics"]["waste_percent"] == pytest.approx(4.5)  # 2.5 on average, and 2 more
     assert found["metrics"]["hit_percent"] is None
     assert (failed["error"], failed["ratio"]) == ("no memory", None)

@@ -69,7 +69,7 @@ def headline(report: Mapping[str, Any]) -> str:
                 f"{model}: keep {base}; the best of the rest, {chosen}, is {times(verdict['gain'])} as good"
             )
         case "none better":
-            return f"{model}: keep {base}; nothing that was tried looks better"
+            return f"{model}: keep {base}; nothing that was tried comes near it"
         case "failed":
             return f"{model}: keep {base}; the best of the rest could not be measured to the end"
     return f"{model}: not settled yet; keep {base} until it is"

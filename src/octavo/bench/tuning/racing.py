@@ -6,7 +6,8 @@ the machine did to all of them cancels. A race has three phases:
 1. *Race*: values of each axis against each other. After every second round the worse half of each axis is
    out, until one is left of each.
 2. *Combine*: if several axes have a winner above the baseline, these and all of their changes at once run two
-   rounds, and the best of them in these is chosen.
+   rounds, and the best of them in these is chosen. Otherwise the best of the race is, even if it is a little
+   below the baseline: that may have been lucky.
 3. *Confirm*: the chosen one and the baseline alone. Only these rounds decide: in those before, it looks
    better than it is, since that is why it was chosen. They end with the time, not with a result that pleases.
 """
@@ -25,6 +26,7 @@ ROUNDS_PER_CUT: Final = 2
 COMBINE_ROUNDS: Final = 2
 LEAST_CONFIRM: Final = 5
 MOST_CONFIRM: Final = 30
+_HOPELESS: Final = 0.9  # times the baseline, below which the best of a race is not worth confirming
 _RACE_SHARE: Final = 0.6  # of the time, for choosing
 
 
@@ -121,10 +123,12 @@ def _leave_race(now: Standing) -> None:
     winners = {axis: candidates[0] for axis, candidates in now.alive.items() if candidates}
     better = {axis: one for axis, one in winners.items() if _ratio(now, one, now._racing) > 1}
     now._in_phase = []
-    if not better:
-        now.phase = "over"  # none so much as looks better
-    elif len(better) == 1:
-        _choose(now, next(iter(better.values())))
+    if len(better) < 2:
+        (best, *_) = [*_best_first(now, tuple(winners.values()), now._racing), None]
+        if best is None or _ratio(now, best, now._racing) < _HOPELESS:
+            now.phase = "over"
+        else:
+            _choose(now, best)
     else:
         now.phase = "combine"
         now.alive = {"": tuple(dict.fromkeys((*better.values(), combine(now.race.baseline, better))))}

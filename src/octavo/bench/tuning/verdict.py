@@ -8,8 +8,10 @@ from typing import Any, Literal
 from octavo.bench.metrics.spread import RatioInterval, pooled_ratio_intervals
 from octavo.bench.report.sweep import METRICS, Metric, value_of
 from octavo.bench.tuning.candidates import Candidate
+from octavo.bench.tuning.journal import runs_of
 from octavo.bench.tuning.racing import LEAST_CONFIRM, Round, Standing, gain, ratios_of
 
+Runs = Sequence[Mapping[str, Any]]
 Outcome = Literal["better", "as good", "none better", "failed", "unsettled"]
 
 
@@ -19,7 +21,7 @@ class Verdict:
 
     Attributes:
         outcome: "better": the recommended one is, for certain; "as good": the best of the race is not
-            certainly better than the baseline; "none better": none so much as looked better; "failed": the
+            certainly better than the baseline; "none better": none came near it; "failed": the
             best could not be measured to the end; "unsettled": too few rounds confirm it.
         chosen: the best of the race.
         gain: of that one, in the rounds that decide.
@@ -68,9 +70,7 @@ def describe_candidates(
     Args:
         entries: of the journal, those of ``rounds``.
     """
-    measured = [
-        {Candidate.from_dict(each["candidate"]): each for each in entry["measured"]} for entry in entries
-    ]
+    measured = [runs_of(entry) for entry in entries]
     everyone = dict.fromkeys(one for found in measured for one in (baseline, *found))
     ratios = {one: each for one in everyone if (each := ratios_of(one, baseline, rounds)) and one != baseline}
     intervals = dict(zip(ratios, pooled_ratio_intervals(list(ratios.values())), strict=True))
@@ -78,7 +78,7 @@ def describe_candidates(
     for one in everyone:
         having = [found for found in measured if one in found]
         ratio = RatioInterval(1.0, 1.0, 1.0, len(having)) if one == baseline else intervals.get(one)
-        errors = [found[one]["error"] for found in having if found[one]["error"]]
+        errors = [run["error"] for found in having for run in found[one] if run["error"]]
         described.append(
             {
                 "candidate": one.as_dict(),
@@ -92,10 +92,10 @@ def describe_candidates(
 
 
 def _paired(
-    one: Candidate, baseline: Candidate, measured: Sequence[Mapping[Candidate, Any]], metric: Metric
+    one: Candidate, baseline: Candidate, measured: Sequence[Mapping[Candidate, Runs]], metric: Metric
 ) -> float | None:
-    ours = [_value(found.get(one), metric) for found in measured]
-    base = [_value(found.get(baseline), metric) for found in measured]
+    ours = [_value(found.get(one, ()), metric) for found in measured]
+    base = [_value(found.get(baseline, ()), metric) for found in measured]
     known = [b for b in base if b is not None]
     differences = [a - b for a, b in zip(ours, base, strict=True) if a is not None and b is not None]
     if not differences:
@@ -103,5 +103,7 @@ def _paired(
     return math.fsum(known) / len(known) + math.fsum(differences) / len(differences)
 
 
-def _value(entry: Mapping[str, Any] | None, metric: Metric) -> float | None:
-    return None if entry is None or entry["error"] else value_of(entry, metric)
+def _value(runs: Runs, metric: Metric) -> float | None:
+    """Mean over the runs of one candidate in a round."""
+    found = [value for run in runs if not run["error"] and (value := value_of(run, metric)) is not None]
+    return math.fsum(found) / len(found) if found else None
