@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli import bench, chat, generate, info, models, plan, replay, serve
+from octavo.cli import bench, chat, generate, info, models, plan, replay, serve, tune
 from octavo.core.display import printable
 from octavo.core.errors import OctavoError
 
@@ -26,6 +26,7 @@ app.add_typer(models.app, name="models")
 app.command()(plan.plan)
 app.command()(info.info)
 app.command()(replay.replay)
+app.command()(tune.tune)
 app.add_typer(bench.app, name="bench")
 
 

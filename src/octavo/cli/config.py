@@ -21,6 +21,7 @@ _NOT_IN_FILES: Final = frozenset({"help", "config"})
 _TEXT_OR_NUMBER: Final = frozenset(
     {"block_size", "kv_memory", "memory", "max_body_size", "input_len", "output_len", "turns", "prompt_lens"}
     | {"context_len", "concurrency", "shared_prefix", "max_step_tokens"}  # a sweep's lists of one value
+    | {"block_sizes", "step_budgets", "chunk_budgets"}  # those of tune
 )
 _KIND_NAMES: Final = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 

@@ -36,6 +36,12 @@ Model = Annotated[
         autocompletion=complete_model,
     ),
 ]
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]", help="The same as --model.", show_default=False, autocompletion=complete_model
+    ),
+]
 BlockSize = Annotated[
     str,
     typer.Option(help="Tokens per KV block: a multiple of 8 in 8..128, or by layers, e.g. 0-9=64,10-29=16."),

@@ -10,21 +10,13 @@ from typing import Annotated
 import typer
 
 from octavo.cli import options
-from octavo.cli.completion import complete_model, one_of
+from octavo.cli.completion import one_of
 from octavo.core.errors import InvalidConfig
 from octavo.server.settings import ReasoningParserName, ServerSettings, ToolParserName
 
 
 def serve(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MODEL]",
-            help="The same as --model.",
-            show_default=False,
-            autocompletion=complete_model,
-        ),
-    ] = None,
+    name: options.ModelArgument = None,
     model: options.Model = options.DEFAULT_MODEL,
     *,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine.")] = (

@@ -1,10 +1,9 @@
 """How many times better one side is than another, round by round."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from octavo.bench.metrics.spread import interval
+from octavo.bench.metrics.spread import interval, ratio_interval
 
 Better = Literal["more", "less"]
 # Numbers of a summary that are compared, and whether more of them or less is better.
@@ -40,20 +39,15 @@ def ratio(metric: str, ours: Rounds, theirs: Rounds) -> dict[str, Any] | None:
     Their geometric mean has a 95 % interval by Student's t on the logarithms. None if no round has both.
     """
     is_rate = METRICS[metric] == "more"
-    logs = []
+    found = []
     for our, their in zip(ours, theirs, strict=False):
         a, b = metric_of(our, metric), metric_of(their, metric)
         if a is not None and b is not None and a > 0 and b > 0:
-            logs.append(math.log(a / b if is_rate else b / a))
-    if not logs:
+            found.append(a / b if is_rate else b / a)
+    if not found:
         return None
-    found = interval(logs)
-    return {
-        "ratio": math.exp(found["mean"] or 0.0),
-        "low": None if found["low"] is None else math.exp(found["low"]),
-        "high": None if found["high"] is None else math.exp(found["high"]),
-        "rounds": [math.exp(each) for each in logs],
-    }
+    known = ratio_interval(found)
+    return {"ratio": known.ratio, "low": known.low, "high": known.high, "rounds": found}
 
 
 def ratios(ours: Rounds, theirs: Rounds) -> dict[str, dict[str, Any]]:

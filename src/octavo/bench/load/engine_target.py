@@ -144,6 +144,7 @@ def describe_llm(llm: LLM, name: str, start_s: float) -> dict[str, Any]:
         "context_len": capacity.context_len,
         "max_num_seqs": config.max_num_seqs,
         "max_step_tokens": config.max_step_tokens,
+        "max_chunk_tokens": config.max_chunk_tokens,
         "prefix_cache": config.prefix_cache,
         "speculative": config.speculative,
     }

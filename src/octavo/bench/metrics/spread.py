@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 PERCENTILES: Final = (50, 90, 95, 99)
@@ -48,6 +49,50 @@ def interval(values: Sequence[float]) -> dict[str, float | int | None]:
         half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
         low, high = mean - half, mean + half
     return {"mean": mean, "low": low, "high": high, "repeats": len(values)}
+
+
+@dataclass(frozen=True, slots=True)
+class RatioInterval:
+    """How many times one side has what the other has.
+
+    Attributes:
+        ratio: geometric mean over the rounds.
+        low, high: its 95 % confidence interval; None with one round.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    rounds: int
+
+
+def ratio_interval(ratios: Sequence[float]) -> RatioInterval:
+    """Of one ratio from each round, all above 0: the interval by Student's t is that of their logarithms."""
+    logs = [math.log(ratio) for ratio in ratios]
+    found = interval(logs)
+    mean, low, high = (
+        None if found[n] is None else math.exp(found[n] or 0.0) for n in ("mean", "low", "high")
+    )
+    return RatioInterval(mean or 0.0, low, high, len(logs))
+
+
+def pooled_ratio_intervals(groups: Sequence[Sequence[float]]) -> list[RatioInterval]:
+    """One interval for each group of ratios, all above 0, as if rounds spread alike in all groups.
+
+    That gives groups of a round or two an interval that is of use. None of it is empty.
+    """
+    logs = [[math.log(ratio) for ratio in group] for group in groups]
+    freedom = sum(len(group) - 1 for group in logs)
+    squares = math.fsum((len(group) - 1) * statistics.variance(group) for group in logs if len(group) > 1)
+    found = []
+    for group in logs:
+        mean = math.fsum(group) / len(group)
+        low = high = None
+        if freedom:
+            half = t_quantile(freedom) * math.sqrt(squares / freedom / len(group))
+            low, high = math.exp(mean - half), math.exp(mean + half)
+        found.append(RatioInterval(math.exp(mean), low, high, len(group)))
+    return found
 
 
 def t_quantile(freedom: int) -> float:

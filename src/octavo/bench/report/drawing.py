@@ -130,10 +130,14 @@ def _plot(chart: Chart, axes: "Axes", right: "Axes | None") -> None:
         )
         handles.append(line)
         if series.low is not None and series.high is not None:
-            where.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
+            if series.bars:
+                where.vlines(series.x, series.low, series.high, color=colour, alpha=0.5, linewidth=4)
+            else:
+                where.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
     for each in (axes, right):
-        if each is not None:
-            each.set_ylim(bottom=0)
+        if each is not None and chart.from_zero:
+            top = each.dataLim.ymax
+            each.set_ylim(0, top * 1.08 if 0 < top < float("inf") else 1)
     if len(handles) > 1:
         axes.legend(handles=handles, frameon=False, fontsize=9, labelcolor="linecolor")
 

@@ -19,8 +19,9 @@ def as_html(document: Document) -> str:
         f'<dl class="tiles">{"".join(map(_tile, document.tiles))}</dl>',
         f'<dl class="facts">{facts}<dt>Command</dt><dd><code>{escape(document.command)}</code></dd></dl>',
         _warnings(document),
-        _charts(document.charts),
+        _charts("Plots", document.charts, 0),
         *map(_sheet, document.sheets),
+        _charts("More plots", document.more_charts, len(document.charts)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -47,7 +48,8 @@ def _warnings(document: Document) -> str:
     return f'<ul class="warnings">{"".join(f"<li>{escape(w)}</li>" for w in document.warnings)}</ul>'
 
 
-def _charts(charts: Sequence[Chart]) -> str:
+def _charts(title: str, charts: Sequence[Chart], first: int) -> str:
+    """Plots; the first has this number on the page."""
     if not charts:
         return ""
     if not can_draw():
@@ -55,9 +57,9 @@ def _charts(charts: Sequence[Chart]) -> str:
     figures = [
         f"<figure><h3>{escape(chart.title)}</h3>{as_svg(chart, number)}"
         f"<figcaption>{escape(chart.caption)}</figcaption></figure>"
-        for number, chart in enumerate(charts)
+        for number, chart in enumerate(charts, first)
     ]
-    return f'<h2>Plots</h2>\n<div class="charts">{"".join(figures)}</div>'
+    return f'<h2>{title}</h2>\n<div class="charts">{"".join(figures)}</div>'
 
 
 def _sheet(sheet: Sheet) -> str:

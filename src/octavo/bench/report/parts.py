@@ -37,6 +37,7 @@ class Series:
     Attributes:
         low, high: a band around it, such as confidence intervals.
         right: drawn against the axis on the right.
+        bars: low and high are bars at the points: nothing is known between these.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Series:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     right: bool = False
+    bars: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Chart:
         caption: what it shows, in a sentence.
         x_ticks: names of the places 0, 1, 2, ... if x is no number.
         marks: whether the points are marked: few that were measured, not a curve of many.
+        from_zero: whether the upright axes begin at 0; ratios near 1 could not be told apart there.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Chart:
     x_ticks: Sequence[str] = ()
     log_x: bool = False
     marks: bool = True
+    from_zero: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,7 @@ class Document:
         headline: the answer in one sentence.
         facts: what was measured on what: pairs of name and text.
         command: how to do it again.
+        more_charts: those that come after the tables.
     """
 
     title: str
@@ -88,4 +93,5 @@ class Document:
     warnings: Sequence[str] = ()
     charts: Sequence[Chart] = ()
     sheets: Sequence[Sheet] = field(default_factory=tuple)
+    more_charts: Sequence[Chart] = ()
     footer: str = ""

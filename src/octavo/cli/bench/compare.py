@@ -12,8 +12,7 @@ from octavo.cli.bench import running
 from octavo.cli.bench import workload_options as asked
 from octavo.cli.bench.delivering import Delivery, Html, Output, Png
 from octavo.cli.bench.progress import experiment_bar
-from octavo.cli.bench.serve import ArrivalNames
-from octavo.cli.completion import complete_model, one_of
+from octavo.cli.completion import complete_model
 from octavo.core.errors import InvalidConfig, shown
 
 if TYPE_CHECKING:
@@ -73,17 +72,11 @@ def compare(
     vocab_size: asked.VocabSize = None,
     as_text: asked.AsText = False,
     seed: asked.WorkloadSeed = 0,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            help="poisson, bursty, trace, closed, at-once; default as in serve.",
-            autocompletion=one_of(ArrivalNames),
-        ),
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests per second, on average.")] = None,
-    burstiness: Annotated[float, typer.Option(help="bursty: variance of the gaps; 1 is Poisson.")] = 4.0,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="closed: users.")] = 8,
-    slo: Annotated[str | None, typer.Option(help="What counts as well served, e.g. ttft=0.5.")] = None,
+    arrivals: asked.ArrivalKind = None,
+    rate: asked.Rate = None,
+    burstiness: asked.Burstiness = 4.0,
+    concurrency: asked.Concurrency = 8,
+    slo: asked.SloText = None,
     api_key: running.ApiKey = None,
     api_key_file: running.ApiKeyFile = None,
     threads: options.Threads = None,

@@ -35,8 +35,8 @@ class Delivery:
 
     def __post_init__(self) -> None:
         for file in (self.output, self.html):
-            if file is not None and not file.absolute().parent.is_dir():
-                raise OctavoError(f"cannot write {file}: there is no directory {file.absolute().parent}")
+            if file is not None:
+                check_directory(file)
         if self.png is not None:
             from octavo.bench.report.drawing import HOW_TO_GET, can_draw
 
@@ -56,12 +56,22 @@ class Delivery:
         if self.png is not None:
             from octavo.bench.report.drawing import write_png
 
-            for chart in made.charts:
+            for chart in (*made.charts, *made.more_charts):
                 write_png(chart, self.png)
         if not printed:
             from octavo.bench.report.terminal import print_document
 
             print_document(made)
+
+
+def check_directory(file: Path) -> None:
+    """That a file could be written.
+
+    Raises:
+        OctavoError: its directory is missing.
+    """
+    if not file.absolute().parent.is_dir():
+        raise OctavoError(f"cannot write {file}: there is no directory {file.absolute().parent}")
 
 
 def deliver(report: Mapping[str, Any], as_json: bool, output: Path | None) -> bool:

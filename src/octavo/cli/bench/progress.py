@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -56,8 +56,30 @@ class _Bar:
 @contextmanager
 def experiment_bar() -> "Iterator[ExperimentProgress]":
     """Shows parts, requests, tokens per second and failures."""
+    with _drawn(counts=True) as bar:
+        yield Silent() if bar is None else _Bar(bar)
+
+
+@contextmanager
+def long_bar(name: str, total: float, *, counts: bool) -> Iterator[Callable[[float, str], None]]:
+    """Gives what says how much of a total is done, and what runs now.
+
+    Args:
+        counts: whether the total is a number of things, worth showing.
+    """
+    with _drawn(counts=counts) as bar:
+        if bar is None:
+            yield lambda done, told: None
+            return
+        task = bar.add_task(name, total=total, told="")
+        yield lambda done, told: bar.update(task, completed=done, told=told)
+
+
+@contextmanager
+def _drawn(*, counts: bool) -> "Iterator[Progress | None]":
+    """None if nobody watches."""
     if sys.stderr is None or not sys.stderr.isatty():
-        yield Silent()
+        yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -65,10 +87,10 @@ def experiment_bar() -> "Iterator[ExperimentProgress]":
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        *((MofNCompleteColumn(),) if counts else ()),
         TextColumn("{task.fields[told]}"),
         TimeElapsedColumn(),
     )
     # Drawn twice a second: it shares the processor with what it watches.
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
-        yield _Bar(bar)
+        yield bar

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from octavo.bench.load.arrivals import ArrivalPlan
     from octavo.bench.workloads.item import Workload
 
-ArrivalNames = Literal["poisson", "bursty", "trace", "closed", "at-once"]
 IgnoreEos = Literal["auto", "on", "off"]
 
 
@@ -45,25 +44,14 @@ def serve(
     vocab_size: asked.VocabSize = None,
     as_text: asked.AsText = False,
     seed: asked.WorkloadSeed = 0,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            help="poisson, bursty, trace, closed, at-once. Default: poisson if there is a --rate, trace if "
-            "--file says when, else closed.",
-            autocompletion=one_of(ArrivalNames),
-        ),
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests per second, on average.")] = None,
-    burstiness: Annotated[
-        float, typer.Option(help="bursty: variance of the gaps; 1 is Poisson, more is burstier.")
-    ] = 4.0,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="closed: users.")] = 8,
-    slo: Annotated[
-        str | None, typer.Option(help="What counts as well served, e.g. ttft=0.5,tpot=50ms,e2e=10.")
-    ] = None,
+    arrivals: asked.ArrivalKind = None,
+    rate: asked.Rate = None,
+    burstiness: asked.Burstiness = 4.0,
+    concurrency: asked.Concurrency = 8,
+    slo: asked.SloText = None,
     repeats: running.Repeats = 3,
     warmup: running.WarmUp = 4,
-    chat: Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")] = False,
+    chat: asked.Chat = False,
     api_key: running.ApiKey = None,
     api_key_file: running.ApiKeyFile = None,
     model_name: Annotated[
@@ -86,6 +74,7 @@ def serve(
     threads: options.Threads = None,
     max_num_seqs: options.MaxNumSeqs = 64,
     max_step_tokens: options.MaxStepTokens = 512,
+    max_chunk_tokens: options.MaxChunkTokens = None,
     max_context: options.MaxContext = None,
     prefix_cache: options.PrefixCache = True,
     speculative: options.Speculative = None,
@@ -172,6 +161,7 @@ def serve(
             threads=threads,
             max_num_seqs=max_num_seqs,
             max_step_tokens=max_step_tokens,
+            max_chunk_tokens=max_chunk_tokens,
             max_context=max_context,
             prefix_cache=prefix_cache,
             speculative=speculative,

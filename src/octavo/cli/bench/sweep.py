@@ -1,8 +1,7 @@
 """``octavo bench sweep``: one workload over many settings."""
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -11,12 +10,13 @@ import typer
 from octavo.cli import options
 from octavo.cli.bench import running
 from octavo.cli.bench.delivering import Delivery, Html, Output, Png
+from octavo.cli.bench.progress import long_bar
 from octavo.cli.bench.workload_options import WorkloadSeed
 from octavo.core.config import KVDtype
 from octavo.core.errors import InvalidConfig, shown
 
 if TYPE_CHECKING:
-    from octavo.bench.sweep.grid import Point, Value
+    from octavo.bench.sweep.grid import Value
 
 
 def sweep(
@@ -95,8 +95,9 @@ def sweep(
             book.begin({"settings": settings})
         assert book.head is not None
         try:
-            with _bar(points) as on_point:
-                run_points(points, settings, book, on_point=on_point)
+            with long_bar("Sweep", len(points), counts=True) as show:
+                number = count()
+                run_points(points, settings, book, on_point=lambda point: show(next(number), _told(point)))
         except KeyboardInterrupt:
             interrupted = True
         wanted = {key_of(point) for point in points}
@@ -145,30 +146,3 @@ def _names(name: str, text: str) -> "list[Value]":
         if part not in get_args(KVDtype):
             raise InvalidConfig(f"{name}={shown(part)}: choose among {', '.join(get_args(KVDtype))}")
     return list(dict.fromkeys(parts))
-
-
-@contextmanager
-def _bar(points: "list[Point]") -> Iterator[Any]:
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda point: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("Sweep"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task("", total=len(points))
-        count = 0
-
-        def on_point(point: "Point") -> None:
-            nonlocal count
-            bar.update(task, completed=count, description=_told(point))
-            count += 1
-
-        yield on_point

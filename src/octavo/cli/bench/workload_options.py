@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from octavo.bench.workloads.contents import Vocabulary
     from octavo.bench.workloads.item import Workload
 
+ArrivalNames = Literal["poisson", "bursty", "trace", "closed", "at-once"]
+ObjectiveNames = Literal["throughput", "latency", "balanced"]
 WorkloadName = Literal["synthetic", "repetitive", "chat", "prompts", "mooncake", "azure"]
 
 Kind = Annotated[
@@ -54,6 +56,24 @@ WorkloadSeed = Annotated[int, typer.Option("--seed", min=0, help="Of lengths, co
 AsText = Annotated[
     bool, typer.Option("--text", help="Made-up prompts are words (about a token each), not token ids.")
 ]
+ArrivalKind = Annotated[
+    str | None,
+    typer.Option(
+        "--arrivals",
+        help="poisson, bursty, trace, closed, at-once. Default: poisson if there is a --rate, trace if "
+        "--file says when, else closed.",
+        autocompletion=one_of(ArrivalNames),
+    ),
+]
+Rate = Annotated[float | None, typer.Option(help="Requests per second, on average.")]
+Burstiness = Annotated[
+    float, typer.Option(help="bursty: variance of the gaps; 1 is Poisson, more is burstier.")
+]
+Concurrency = Annotated[int, typer.Option("--concurrency", "-c", min=1, help="closed: users.")]
+SloText = Annotated[
+    str | None, typer.Option("--slo", help="What counts as well served, e.g. ttft=0.5,tpot=50ms,e2e=10.")
+]
+Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
 
 
 def make_workload(*, is_chat: bool, vocabulary: "Vocabulary", **options: Any) -> "Workload":
