@@ -15,7 +15,7 @@ _ENVIRONMENT: Final = "transformers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformers(Peer):
-    """The library: its server takes no token ids."""
+    """The library."""
 
     def install(self, workshop: Workshop, model: Path) -> None:
         install_transformers(workshop)
@@ -36,6 +36,6 @@ def peers() -> list[Peer]:
             version=f"{TRANSFORMERS[0]} {TRANSFORMERS[1]}",
             precision="bfloat16 weights (dequantized), bfloat16 KV",
             settings="continuous batching, prefix sharing, SDPA",
-            note="its server takes no token ids: the library by pipes, with an end token that does not exist",
+            note="the library by pipes, with an end token that does not exist",
         )
     ]
