@@ -275,9 +275,16 @@ def test_a_schema_that_is_too_much_work_is_the_clients_fault(http: httpx.Client)
         {f"k{j}": {"type": "integer", "minimum": i, "maximum": 10**9 + j} for j in range(10)}
         for i in range(150)
     ]
-    schema = {"anyOf": [{"type": "object", "properties": kind, "required": list(kind)} for kind in kinds]}
-    asked = {"messages": [{"role": "user", "content": "Go."}], "structured_outputs": {"json": schema}}
-    error = refused(http.post("/v1/chat/completions", json={**asked, "max_tokens": 20, "seed": 1}), 400)
+    schema = {"anyOf": [{"type": "object", "properties": properties} for properties in kinds]}
+    (empty,) = http.post("/tokenize", json={"prompt": "{}"}).json()["tokens"]
+    asked = {
+        "messages": [{"role": "user", "content": "Go."}],
+        "structured_outputs": {"json": schema},
+        "temperature": 0,
+        "logit_bias": {str(empty): -100},  # an object with nothing in it would be easy
+        "max_tokens": 20,
+    }
+    error = refused(http.post("/v1/chat/completions", json=asked), 400)
     assert "grammar" in error["message"]
 
 
