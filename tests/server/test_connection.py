@@ -82,3 +82,11 @@ def test_a_header_has_a_size_and_a_body_has_another():
     assert code(talk(close + b"X-Large: " + b"a" * size)) == "header_too_large"
     assert b"a" * size in talk(close + b"Content-Length: %d\r\n\r\n" % size + b"a" * size)
     assert code(talk(b"\x00\xff nonsense\r\n\r\n")) == "invalid_http"
+
+
+def test_requests_in_a_row_have_limits():
+    quick = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert talk(quick * 3 + quick.replace(b"x", b"x\r\nConnection: close")).count(b"HTTP/1.1 200") == 4
+    got = talk(quick * (connection.MAX_BEHIND + 2))
+    assert got.endswith(b"}}")
+    assert code(got) == "too_many_in_a_row"

@@ -1,6 +1,7 @@
 """Clients that vanish, too many of them, and a server that is told to stop."""
 
 import asyncio
+import itertools
 import json
 import signal
 import socket
@@ -144,19 +145,28 @@ def test_a_second_signal_ends_at_once(launch_server: Launch):
     thread.join(30)
 
 
+def wait_until_running(server: Server) -> None:
+    end = time.monotonic() + 30
+    while server.memory()["scheduler"]["num_running"] == 0:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_those_who_leave_with_requests_in_a_row(server: Server):
     """Pipelined: a second request waits on the same connection when it is lost."""
     server.wait_until_idle()
     host, port = server.url.removeprefix("http://").split(":")
-    for stream in (False, True):
+    for stream, comes_late in itertools.product((False, True), repeat=2):
         body = json.dumps({**LONG, "stream": stream}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+            if comes_late:
+                wait_until_running(server)
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            while server.memory()["scheduler"]["num_running"] == 0:
-                time.sleep(0.01)
-        assert server.wait_until_idle(within_s=5)["pool"]["used_blocks"] == 0
+            wait_until_running(server)
+            time.sleep(0.2)
+        assert server.wait_until_idle(within_s=20)["pool"]["used_blocks"] == 0
 
 
 def test_a_stop_in_the_middle_of_a_body(launch_server: Launch):

@@ -14,6 +14,8 @@ from octavo.server.errors import ApiError, json_bytes
 MAX_HEADER_BYTES: Final = 64 << 10
 HEADER_S: Final = 20.0  # from the connection, or from a request's first byte, to its last header
 BODY_S: Final = 120.0  # from there to the end of its body
+MAX_BEHIND: Final = 16  # requests that wait behind one on the same connection,
+MAX_BEHIND_BYTES: Final = 64 << 10  # and bytes of the body of each
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -72,6 +74,23 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
+        if len(self.pipeline) > MAX_BEHIND:
+            self._refuse(400, f"more than {MAX_BEHIND} requests wait on this connection", "too_many_in_a_row")
+        elif self.pipeline:
+            # Reading goes on behind a request that is served, or nobody would see that the client has left.
+            self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """More of its body."""
+        super().on_body(body)
+        if self.pipeline:
+            if len(self.cycle.body) > MAX_BEHIND_BYTES:
+                self._refuse(
+                    413,
+                    f"a body of more than {MAX_BEHIND_BYTES} bytes behind another request",
+                    "body_too_large",
+                )
+            self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         """Its body is there."""
