@@ -34,7 +34,7 @@ with_apt() {
 
 with_apt && exit 0
 "$bin/python" -m playwright install chromium && playwrights_own && exit 0
-echo "The tests of the web page need Chromium, and it could not be installed; they will be skipped." >&2
+echo "The tests of the web page need Chromium, and it could not be installed; they will fail." >&2
 echo "On Debian or Ubuntu: sudo apt-get install chromium" >&2
 echo "Elsewhere: $bin/python -m playwright install --with-deps chromium" >&2
 exit 0

@@ -47,7 +47,7 @@ def launch_chromium(playwright: Playwright) -> Browser:
         return playwright.chromium.launch(executable_path=found, args=OPTIONS)
     except BrowserError as error:
         if found is None:
-            pytest.skip(f"no Chromium; scripts/install_chromium.sh says how to get it ({error.message[:80]})")
+            pytest.fail(f"no Chromium; scripts/install_chromium.sh says how to get it ({error.message[:80]})")
         raise
 
 

@@ -444,7 +444,7 @@ def test_answers_about_requests_and_blocks():
         for i in range(2):
             streams.append(await state.engine.stream([*common, 40 + i], endless(2000 // 10)))
             ids = tuple(r.request_id for r in streams[-1].generation.requests)
-            state.registry.add(ServedRequest(f"cmpl-{i}", "completions", "me", time.time(), None, ids))
+            state.registry.add(ServedRequest(f"cmpl-{i}", "completions", "me", ids))
             while streams[-1].generation.num_output_tokens < 3:
                 await asyncio.sleep(0.001)
         whole = await state.memory.whole()

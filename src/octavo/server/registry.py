@@ -4,8 +4,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.engine.generation import Generation
-
 MAX_REMEMBERED: Final = 4096
 
 
@@ -17,16 +15,12 @@ class ServedRequest:
         response_id: what the client was told, like "chatcmpl-..."; several prompts of one request share it.
         endpoint: "chat" or "completions".
         user: who the client says it is for, or None.
-        began_s: on the clock of ``time.time``.
-        generation: the engine's side, while it is alive; None once it has ended.
         request_ids: of the engine, one for each choice.
     """
 
     response_id: str
     endpoint: str
     user: str | None
-    began_s: float
-    generation: Generation | None
     request_ids: tuple[int, ...]
 
 
@@ -53,11 +47,3 @@ class RequestRegistry:
             request_id = int(name)
             return [request_id] if request_id in self._served else []
         return [number for number, served in self._served.items() if served.response_id == name]
-
-    def finish(self, served: ServedRequest) -> None:
-        """Its generation has ended: what it holds is let go."""
-        for request_id in served.request_ids:
-            if request_id in self._served:
-                self._served[request_id] = ServedRequest(
-                    served.response_id, served.endpoint, served.user, served.began_s, None, served.request_ids
-                )

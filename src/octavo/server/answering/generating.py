@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -108,8 +107,6 @@ class Running:
             caller.response_id,
             caller.endpoint,
             caller.user,
-            time.time(),
-            generation,
             tuple(request.request_id for request in generation.requests),
         )
         self._served.append(served)
@@ -194,7 +191,6 @@ class Running:
         for stream in self._streams:
             stream.close()
         for stream, served in zip(self._streams, self._served, strict=False):
-            self._state.registry.finish(served)
             if self._state.tracing is not None:
                 self._state.tracing.record(
                     stream.generation,

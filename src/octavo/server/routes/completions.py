@@ -36,7 +36,7 @@ async def complete(body: CompletionRequest, request: Request) -> Response:
     prompts = body.prompts
     check_num_prompts(state, len(prompts))
     params = body.params()
-    answer = _Answer(state, body, Running(state), is_stream=bool(body.stream))
+    answer = _Answer(state, body, Running(state))
     caller = Caller(answer.response_id, "completions", body.user, request.headers)
     running = answer.running
     await running.start(
@@ -56,9 +56,7 @@ async def complete(body: CompletionRequest, request: Request) -> Response:
 class _Answer:
     """What is told of the generations of one request."""
 
-    def __init__(
-        self, state: ServerState, body: CompletionRequest, running: Running, *, is_stream: bool
-    ) -> None:
+    def __init__(self, state: ServerState, body: CompletionRequest, running: Running) -> None:
         self.response_id = f"cmpl-{secrets.token_hex(12)}"
         self.running = running
         self._tokenizer = state.llm.tokenizer
