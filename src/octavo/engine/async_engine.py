@@ -19,7 +19,8 @@ from octavo.core.request import RequestOutput, TokenLogprobs
 from octavo.core.sampling import SamplingParams
 from octavo.engine.engine import Engine
 from octavo.engine.generation import Generation
-from octavo.engine.llm import LLM, Message, Prompt
+from octavo.engine.llm import LLM, Message
+from octavo.engine.prompts import Prompt
 
 Found = TypeVar("Found")
 

@@ -1,15 +1,10 @@
 """``LLM``: a model, ready to generate. The offline interface."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from numbers import Integral
-from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, cast
-
-import numpy as np
-import numpy.typing as npt
 
 from octavo.core.config import (
     Activations,
@@ -39,13 +34,13 @@ from octavo.engine.grammar import GrammarCompiler
 from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.memory import MemoryReport
 from octavo.engine.progress import progress_bar
+from octavo.engine.prompts import Prompt, as_prompts, as_token_ids, naming_prompt, per_prompt
 from octavo.models.spec import DecoderSpec
 from octavo.paging.explain import PrefixExplanation
 from octavo.scheduling.planning import MAX_EXPLAINED
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int] | npt.NDArray[np.integer[Any]]
 Message = Mapping[str, Any]
 
 MAX_PRIORITY: Final = 1_000_000
@@ -292,11 +287,11 @@ class LLM:
         Raises:
             InvalidRequest: some prompt or parameter can never be served; nothing has run then.
         """
-        items = _as_prompts(prompts)
-        params = _per_prompt(sampling_params, len(items))
+        items = as_prompts(prompts)
+        params = per_prompt(sampling_params, len(items))
         generations = []
         for position, (prompt, one) in enumerate(zip(items, params, strict=True)):
-            with _naming_prompt(position):
+            with naming_prompt(position):
                 generations.append(self.prepare(prompt, one, cache_salt=cache_salt, priority=priority))
         return self._run(generations, show_progress=progress if use_tqdm is None else use_tqdm)
 
@@ -323,7 +318,7 @@ class LLM:
         conversations = cast(Sequence[Sequence[Message]], messages if many else [messages])
         prompts = []
         for position, conversation in enumerate(conversations):
-            with _naming_prompt(position):
+            with naming_prompt(position):
                 prompts.append(
                     self.encode_chat(conversation, add_generation_prompt=add_generation_prompt, tools=tools)
                 )
@@ -404,7 +399,7 @@ class LLM:
                 param="sampling_params",
             )
         if not isinstance(prompt, str):
-            ids = _as_token_ids(prompt)
+            ids = as_token_ids(prompt)
             return self.engine.prepare(ids, params, salt=cache_salt, priority=int(priority))
         if not prompt:
             raise InvalidRequest("the prompt is empty: give at least one character", param="prompt")
@@ -438,64 +433,3 @@ class LLM:
     def _drop(self, generation: Generation) -> None:
         if self._built is not None:
             self._built.engine.drop(generation)
-
-
-@contextmanager
-def _naming_prompt(position: int) -> Iterator[None]:
-    """Say in a refusal which of several prompts it is about."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise InvalidRequest(f"prompt {position}: {error}", param=error.param) from None
-
-
-def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single prompt as a list of one; told apart by whether the first element is a number."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, np.ndarray):
-        prompts = cast(Sequence[Prompt], prompts.tolist())
-    if not isinstance(prompts, Sequence):
-        raise InvalidRequest(
-            f"prompts must be a text, a list of token ids, or a list of those, not {type(prompts).__name__}",
-            param="prompt",
-        )
-    if not prompts:
-        raise InvalidRequest("there are no prompts: the list is empty", param="prompt")
-    if isinstance(prompts[0], (str, Sequence, np.ndarray)):
-        return list(cast(Sequence[Prompt], prompts))
-    return [cast(Sequence[int], prompts)]
-
-
-def _as_token_ids(prompt: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[int]:
-    if isinstance(prompt, np.ndarray):
-        prompt = cast(Sequence[int], prompt.tolist())
-    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray, memoryview)):
-        raise InvalidRequest(
-            f"a prompt must be a text or a list of token ids, not {type(prompt).__name__}", param="prompt"
-        )
-    try:
-        if any(isinstance(t, bool) for t in prompt):
-            raise TypeError
-        return [index(t) for t in prompt]
-    except TypeError:
-        bad = next(t for t in prompt if isinstance(t, bool) or not hasattr(t, "__index__"))
-        raise InvalidRequest(
-            f"a token id must be an integer, not {shown(bad)} ({type(bad).__name__})", param="prompt"
-        ) from None
-
-
-def _per_prompt(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> Sequence[SamplingParams]:
-    if params is None:
-        return [SamplingParams()] * count
-    if isinstance(params, SamplingParams):
-        return [params] * count
-    if not isinstance(params, Sequence) or len(params) != count:
-        given = len(params) if isinstance(params, Sequence) else type(params).__name__
-        raise InvalidRequest(
-            f"sampling_params must be one SamplingParams or one per prompt: {count} prompts, {given} given",
-            param="sampling_params",
-        )
-    return params

@@ -13,7 +13,7 @@ from octavo.core.errors import InvalidRequest, OctavoError, RequestFailed, shown
 from octavo.core.request import RequestOutput
 from octavo.core.sampling import SamplingParams
 from octavo.engine.async_engine import AsyncStream, Delta
-from octavo.engine.llm import Prompt
+from octavo.engine.prompts import Prompt
 from octavo.server.answering.chat_format import check_text_len
 from octavo.server.errors import ApiError
 from octavo.server.registry import ServedRequest
