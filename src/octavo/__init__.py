@@ -3,6 +3,7 @@
 The names here are imported when they are first used, so that ``octavo.paging`` alone costs next to nothing.
 """
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'octavo' has no attribute {name!r}")
 
 
+@cache
 def _version() -> str:
     from importlib import metadata  # takes as long as some commands do
 

@@ -31,7 +31,7 @@ class EngineDraining(OctavoError):
     """The engine finishes what it has and takes nothing new."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, it would take three times as long to make, for every token
 class Delta:
     """What is new of one choice.
 

@@ -50,9 +50,9 @@ def as_token_ids(prompt: Sequence[int] | npt.NDArray[np.integer[Any]]) -> list[i
             f"a prompt must be a text or a list of token ids, not {type(prompt).__name__}", param="prompt"
         )
     try:
-        if any(isinstance(t, bool) for t in prompt):
+        if bool in set(map(type, prompt)):
             raise TypeError
-        return [index(t) for t in prompt]
+        return list(map(index, prompt))
     except TypeError:
         bad = next(t for t in prompt if isinstance(t, bool) or not hasattr(t, "__index__"))
         raise InvalidRequest(

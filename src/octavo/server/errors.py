@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -107,7 +108,11 @@ def draining() -> ApiError:
 
 def json_bytes(value: object) -> bytes:
     """JSON in UTF-8; what no UTF-8 can hold is written as an escape."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    try:
+        return to_json(value)  # for each token of each stream, so it matters that json takes 14 times as long
+    except PydanticSerializationError:  # half a surrogate pair
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
