@@ -11,7 +11,7 @@ from octavo.server.errors import json_bytes
     "value",
     [
         {"text": "héllo 世界 🎉", "logprobs": None, "list": [1, 2.5, -1e-7, True]},
-        {"text": "a\"b\\c\n\u2028\x00\x7f", "empty": {}, "nested": [[], [{}]]},
+        {"text": 'a"b\\c\n\u2028\x00\x7f', "empty": {}, "nested": [[], [{}]]},
         "half a pair: \ud83d, and the other: \udc00",
         {"\udfff": "\ud800"},
     ],
