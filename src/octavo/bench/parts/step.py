@@ -16,9 +16,9 @@ from octavo.attention.plan import StepInputs
 from octavo.backends.base import Backend
 from octavo.backends.cpu import CpuBackend, Program
 from octavo.bench.ceilings import Ceilings, Meter
-from octavo.bench.counting import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
+from octavo.bench.parts.op_counts import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
+from octavo.bench.parts.step_kinds import Decode, Prefill, StepKind
 from octavo.bench.tables import print_ceilings, print_table
-from octavo.bench.workload import Decode, Prefill, Workload
 from octavo.core.config import BlockSizes, EngineConfig, KVDtype
 from octavo.engine.build import BuiltEngine, build_engine
 from octavo.models.decoder import Decoder
@@ -105,9 +105,9 @@ def run(
     ceilings = meter.measure()
     stopwatch = _Stopwatch(cast(Program, built.engine.runner.program))
     built.engine.runner.program = stopwatch
-    work: Workload
+    kind: StepKind
     if prefill is None:
-        work = Decode(
+        kind = Decode(
             built,
             batch=batch,
             context_len=context_len,
@@ -115,13 +115,13 @@ def run(
             more_steps=num_steps,
         )
     else:
-        work = Prefill(built, chunk_len=prefill, context_len=context_len)
+        kind = Prefill(built, chunk_len=prefill, context_len=context_len)
 
     plain, timed, context_lens = [], [], []
     for _ in range(num_steps):
-        plain.append(_time_step(built, work, stopwatch, on=False))
+        plain.append(_time_step(built, kind, stopwatch, on=False))
         if profile:
-            timed.append(_time_step(built, work, stopwatch, on=True))
+            timed.append(_time_step(built, kind, stopwatch, on=True))
         context_lens.append(float(stopwatch.inputs.context_len.mean()))
     inputs = stopwatch.inputs
     counts = join_counts(count_step(model, built, inputs), stopwatch.program.op_names)
@@ -160,7 +160,7 @@ def run(
             np.array([ops for *_, ops in timed]),
         )
         report["profile"] = _profile(counts, timing, ceilings, read_rate, step_s)
-        report["profile"]["functions"] = _profile_python(built, work, num_steps)
+        report["profile"]["functions"] = _profile_python(built, kind, num_steps)
     return report
 
 
@@ -237,10 +237,10 @@ def render(report: dict[str, Any]) -> None:
 
 
 def _time_step(
-    built: BuiltEngine, work: Workload, stopwatch: _Stopwatch, *, on: bool
+    built: BuiltEngine, kind: StepKind, stopwatch: _Stopwatch, *, on: bool
 ) -> tuple[float, float, npt.NDArray[np.float64]]:
     stopwatch.on = False
-    work.prepare()
+    kind.prepare()
     stopwatch.on = on
     begin = time.perf_counter()
     built.engine.step()
@@ -298,11 +298,11 @@ def _profile(
     }
 
 
-def _profile_python(built: BuiltEngine, work: Workload, num_steps: int) -> list[dict[str, Any]]:
+def _profile_python(built: BuiltEngine, kind: StepKind, num_steps: int) -> list[dict[str, Any]]:
     """The functions in which Python spends a step, by the time in themselves."""
     profiler = cProfile.Profile()
     for _ in range(num_steps):
-        work.prepare()
+        kind.prepare()
         profiler.enable()
         built.engine.step()
         profiler.disable()
