@@ -5,8 +5,8 @@ import pytest
 
 from octavo import _native
 from octavo.backends.cpu import CpuBackend
-from octavo.bench.cases import compile_ops, plain_step
 from octavo.bench.ceilings import ARITHMETICS, Meter, filled
+from octavo.bench.parts.kernel_case import compile_ops, plain_step
 
 # Multiplications and additions of one instruction on all 16 lanes: one product per lane, two, or four.
 LANE_OPERATIONS = {"float32": 32, "bfloat16": 64, "int8": 128}

@@ -8,7 +8,7 @@ from gguf_files import Type, deinterleave, interleave, write
 from harness import PagedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from octavo.bench.weights import random_weight
+from octavo.bench.parts.random_weights import random_weight
 from octavo.models.loading import load_model
 
 TOLERANCE = 1e-4

@@ -1,4 +1,4 @@
-"""A toy engine where the server expects an ``LLM``, and a reader of the memory feed."""
+"""A toy engine in place of an ``LLM``, a reader of the memory feed, and the census to compare it with."""
 
 import base64
 import json
@@ -8,8 +8,15 @@ import numpy as np
 from toy import ToyEngine, toy_text
 
 from octavo.engine.generation import Generation
+from octavo.paging.groups import GroupSpec
 from octavo.server.memory.blocks import BlockResolver, BlockRows
 from octavo.server.memory.report import PoolFacts
+
+GROUPS = {
+    "one group": [GroupSpec(8)],
+    "several tables": [GroupSpec(16, None, 2), GroupSpec(8)],
+    "a window": [GroupSpec(8, 20), GroupSpec(8, None, 3)],
+}
 
 
 class ToyText:

@@ -37,6 +37,8 @@ def complete(line: str) -> list[str]:
         ("octavo serve --tool-parser h", ["hermes"]),
         ("octavo serve --reasoning-parser t", ["think"]),
         ("octavo serve --kv-m", ["--kv-memory"]),
+        ("octavo bench throughput --kv-m", ["--kv-memory"]),
+        ("octavo bench throughput --kv-dtype i", ["int8"]),
         ("octavo serve --model no-such", []),
         ("octavo models p", ["pull"]),
     ],

@@ -4,7 +4,7 @@ import json
 import runpy
 from pathlib import Path
 
-from octavo.bench import paging
+from octavo.bench.parts import paging
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,26 +1,10 @@
 """Prefix hits: how long they are, whom they belong to, and why they end."""
 
 import pytest
+from paging_case import P, manager, start
 
 from octavo.paging import GroupSpec, KVManager
 from octavo.paging.hashing import NameChain, content_hash, pack_tokens, root_name
-
-P = 4
-
-
-def manager(num_blocks: int = 64, groups=None, **options) -> KVManager:
-    return KVManager(num_blocks=num_blocks, groups=groups or [GroupSpec(P)], **options)
-
-
-def run(kv: KVManager, tokens, salt: str = "") -> int:
-    """Create a sequence and compute all of it."""
-    seq = kv.create_sequence(tokens, salt=salt)
-    rest = kv.seq_len(seq) - kv.num_computed(seq)
-    grant = kv.commit(kv.plan_slots(seq, rest))
-    kv.complete_copies(grant.copies)
-    kv.mark_computed(seq, kv.seq_len(seq))
-    kv.check_invariants()
-    return seq
 
 
 def cached(kv: KVManager, tokens, salt: str = "") -> int:
@@ -33,23 +17,23 @@ def cached(kv: KVManager, tokens, salt: str = "") -> int:
 def test_the_same_prompt_again_leaves_one_token_or_the_unfinished_block(length, hit):
     kv = manager()
     prompt = list(range(length))
-    kv.release_sequence(run(kv, prompt))
+    kv.release_sequence(start(kv, prompt))
     assert cached(kv, prompt) == hit
-    again = run(kv, prompt)
+    again = start(kv, prompt)
     assert kv.num_computed(again) == length
     kv.release_sequence(again)
-    assert kv.num_free_blocks == 63
+    assert kv.num_free_blocks == 31
 
 
 def test_a_longer_prompt_hits_up_to_the_last_complete_block():
     kv = manager()
-    run(kv, range(10))
+    start(kv, range(10))
     assert cached(kv, range(30)) == 8
 
 
 def test_a_hit_shares_blocks_while_their_owner_lives():
     kv = manager()
-    first = run(kv, range(13))
+    first = start(kv, range(13))
     second = kv.create_sequence([*range(12), 99, 98])
     assert kv.block_tables(second)[0] == kv.block_tables(first)[0][:3]
     assert kv.stats().shared_blocks == 3
@@ -70,24 +54,24 @@ def test_tokens_are_found_only_once_they_are_computed():
 
 def test_matching_changes_nothing():
     kv = manager(num_blocks=4)
-    kv.release_sequence(run(kv, range(4)))
-    kv.release_sequence(run(kv, range(20, 24)))
+    kv.release_sequence(start(kv, range(4)))
+    kv.release_sequence(start(kv, range(20, 24)))
     before = kv.stats(), kv.census()
     for _ in range(3):
         match = kv.match(range(5))
         assert match.num_tokens == 4
         assert kv.can_admit(match, 1)
     assert (kv.stats(), kv.census()) == before
-    kv.release_sequence(run(kv, range(40, 48)))
+    kv.release_sequence(start(kv, range(40, 48)))
     assert cached(kv, range(5)) == 0, "matching must not have made the oldest block look recently used"
 
 
 def test_a_match_that_went_stale_is_renewed():
     kv = manager(num_blocks=4)
-    kv.release_sequence(run(kv, range(8)))
+    kv.release_sequence(start(kv, range(8)))
     match = kv.match(range(9))
     assert match.num_tokens == 8
-    run(kv, range(50, 62))
+    start(kv, range(50, 62))
     assert kv.renew(match).num_tokens == 0
     seq = kv.create_sequence(range(9), match=match)
     assert kv.num_computed(seq) == 0
@@ -105,7 +89,7 @@ def test_a_match_of_something_else_is_refused():
 
 def test_one_match_may_start_several_sequences():
     kv = manager()
-    run(kv, range(8))
+    start(kv, range(8))
     match = kv.match(range(10))
     first, second = (kv.create_sequence(range(10), match=match) for _ in range(2))
     kv.append_tokens(first, range(100, 110))
@@ -123,7 +107,7 @@ def test_one_match_may_start_several_sequences():
 
 def test_a_block_that_agrees_in_its_first_tokens_is_copied():
     kv = manager()
-    first = run(kv, range(12))
+    first = start(kv, range(12))
     second = kv.create_sequence([0, 1, 2, 3, 4, 5, 90, 91, 92])
     assert kv.num_computed(second) == 6
     grant = kv.commit(kv.plan_slots(second, 3))
@@ -137,7 +121,7 @@ def test_a_block_that_agrees_in_its_first_tokens_is_copied():
 def test_of_several_blocks_the_one_that_agrees_longest_is_copied():
     kv = manager()
     for last in ([7, 7, 7, 7], [7, 7, 5, 5], [7, 1, 1, 1], [9, 9, 9, 9]):
-        kv.release_sequence(run(kv, [0, 1, 2, 3, *last]))
+        kv.release_sequence(start(kv, [0, 1, 2, 3, *last]))
     assert cached(kv, [0, 1, 2, 3, 7, 7, 5, 6, 6]) == 7
     assert cached(kv, [0, 1, 2, 3, 7, 7, 7, 0, 0]) == 7
     assert cached(kv, [0, 1, 2, 3, 7, 2, 2, 2, 2]) == 5
@@ -146,8 +130,8 @@ def test_of_several_blocks_the_one_that_agrees_longest_is_copied():
 
 def test_the_copied_block_itself_stays_cached():
     kv = manager()
-    kv.release_sequence(run(kv, range(8)))
-    kv.release_sequence(run(kv, [0, 1, 2, 3, 4, 5, 80, 81]))
+    kv.release_sequence(start(kv, range(8)))
+    kv.release_sequence(start(kv, [0, 1, 2, 3, 4, 5, 80, 81]))
     assert cached(kv, range(9)) == 8
     assert cached(kv, [0, 1, 2, 3, 4, 5, 80, 81, 9]) == 8
 
@@ -155,7 +139,7 @@ def test_the_copied_block_itself_stays_cached():
 def test_in_a_full_pool_a_partly_matching_block_is_taken_over_instead_of_copied():
     """With a hit a sequence never needs more blocks than without."""
     kv = manager(num_blocks=2)
-    kv.release_sequence(run(kv, range(4)))
+    kv.release_sequence(start(kv, range(4)))
     seq = kv.create_sequence([0, 1, 2, 9])
     assert kv.num_computed(seq) == 3
     plan = kv.plan_slots(seq, 1)
@@ -172,7 +156,7 @@ def test_in_a_full_pool_a_partly_matching_block_is_taken_over_instead_of_copied(
 
 def test_another_salt_shares_nothing():
     kv = manager()
-    run(kv, range(12), salt="alice")
+    start(kv, range(12), salt="alice")
     assert cached(kv, range(12), salt="alice") == 11
     assert cached(kv, range(12), salt="bob") == 0
     assert cached(kv, range(12)) == 0
@@ -209,9 +193,9 @@ def test_names_are_computed_once_and_grow_with_the_sequence():
         return content_hash(parent, content)
 
     kv = manager(hash_function=counting)
-    run(kv, [99] * 4)
+    start(kv, [99] * 4)
     match = kv.match(range(16))
-    run(kv, [98] * 4)
+    start(kv, [98] * 4)
     calls.clear()
     assert kv.renew(match) is not match
     seq = kv.create_sequence(range(16), match=match)
@@ -227,11 +211,11 @@ def test_names_are_computed_once_and_grow_with_the_sequence():
 def test_colliding_names_never_serve_other_tokens(other):
     """With a constant hash every block has the same name; only equal tokens after equal tokens may match."""
     kv = manager(hash_function=lambda parent, content: b"same")
-    run(kv, range(4))
+    start(kv, range(4))
     assert cached(kv, range(12)) == 4
     agreeing = next((i for i, (a, b) in enumerate(zip(other, range(4), strict=False)) if a != b), 4)
     assert cached(kv, other) == agreeing
-    run(kv, other)
+    start(kv, other)
     kv.check_invariants()
     assert kv.stats().collisions == 1
     assert cached(kv, other, salt="x") == 0
@@ -242,18 +226,18 @@ def test_colliding_names_never_serve_other_tokens(other):
 
 def test_the_tail_of_an_old_prefix_is_evicted_before_its_head():
     kv = manager(num_blocks=6)
-    kv.release_sequence(run(kv, range(20)))
-    run(kv, range(100, 108))
+    kv.release_sequence(start(kv, range(20)))
+    start(kv, range(100, 108))
     assert cached(kv, range(20)) == 12
     assert kv.stats().evictions == 2
 
 
 def test_a_prefix_that_was_used_again_outlives_one_that_was_not():
     kv = manager(num_blocks=7)
-    kv.release_sequence(run(kv, range(9)))
-    kv.release_sequence(run(kv, range(50, 59)))
-    kv.release_sequence(run(kv, range(9)))
-    kv.release_sequence(run(kv, range(90, 99)))
+    kv.release_sequence(start(kv, range(9)))
+    kv.release_sequence(start(kv, range(50, 59)))
+    kv.release_sequence(start(kv, range(9)))
+    kv.release_sequence(start(kv, range(90, 99)))
     assert cached(kv, range(9)) == 8
     assert cached(kv, range(50, 59)) < 8
 
@@ -261,7 +245,7 @@ def test_a_prefix_that_was_used_again_outlives_one_that_was_not():
 def test_resuming_finds_what_was_let_go():
     """Preemption is letting go of the blocks, resuming is looking them up again."""
     kv = manager()
-    seq = run(kv, range(21))
+    seq = start(kv, range(21))
     tables = kv.block_tables(seq)
     kv.release_sequence(seq)
     again = kv.create_sequence(range(21))
@@ -292,7 +276,7 @@ def test_two_that_computed_the_same_block_end_up_sharing_the_first():
 def test_eight_requests_with_one_prompt_hold_its_blocks_once():
     prompt = list(range(500))
     kv = manager(num_blocks=400, groups=[GroupSpec(16)])
-    sequences = [run(kv, [*prompt, 1000 + i]) for i in range(8)]
+    sequences = [start(kv, [*prompt, 1000 + i]) for i in range(8)]
     heads = [kv.block_tables(seq)[0][:31] for seq in sequences]
     assert all(head == heads[0] for head in heads)
     stats = kv.stats()
@@ -339,13 +323,13 @@ def test_one_hash_per_smallest_block_names_the_blocks_of_all_groups():
         return content_hash(parent, content)
 
     kv = manager(groups=[GroupSpec(8), GroupSpec(4), GroupSpec(2)], hash_function=recording)
-    run(kv, range(17))
+    start(kv, range(17))
     assert contents[1:] == [2] * 8
 
 
 def test_block_sizes_that_do_not_divide_each_other_share_a_stream_too():
     kv = manager(num_blocks=90, groups=[GroupSpec(24), GroupSpec(16)])
-    kv.release_sequence(run(kv, range(100)))
+    kv.release_sequence(start(kv, range(100)))
     assert cached(kv, range(100)) == 96
 
 
@@ -370,13 +354,13 @@ def test_a_window_gives_back_blocks_and_reports_them_as_null():
 def test_a_window_still_hits_for_what_it_sees():
     """The blocks before the window are gone; the tokens in them are still confirmed."""
     kv = manager(num_blocks=5, groups=[GroupSpec(P, window=5)])
-    seq = run(kv, range(9))
+    seq = start(kv, range(9))
     for token in range(9, 24):
         kv.append_tokens(seq, [token])
         kv.commit(kv.plan_slots(seq, 1))
         kv.mark_computed(seq, token + 1)
     kv.release_sequence(seq)
-    run(kv, range(500, 504))  # takes a block: everything but the last ones has been evicted by now
+    start(kv, range(500, 504))  # takes a block: everything but the last ones has been evicted by now
     match = kv.match(range(30))
     assert match.num_tokens == 24
     assert match.first == (5,)
@@ -389,14 +373,14 @@ def test_a_window_still_hits_for_what_it_sees():
 
 def test_full_and_windowed_groups_agree():
     kv = manager(num_blocks=24, groups=[GroupSpec(P), GroupSpec(P, window=4)])
-    seq = run(kv, range(8))
+    seq = start(kv, range(8))
     for token in range(8, 40):
         kv.append_tokens(seq, [token])
         kv.commit(kv.plan_slots(seq, 1))
         kv.mark_computed(seq, token + 1)
     kv.release_sequence(seq)
     assert cached(kv, range(60)) == 40
-    kv.release_sequence(run(kv, range(100, 120)))  # evicts the oldest: windowed blocks that left first
+    kv.release_sequence(start(kv, range(100, 120)))  # evicts the oldest: windowed blocks that left first
     assert cached(kv, range(60)) == 40
     assert kv.stats().evictions > 0
 
@@ -404,7 +388,7 @@ def test_full_and_windowed_groups_agree():
 def test_a_hybrid_model_counts_its_hits():
     kv = manager(groups=[GroupSpec(P), GroupSpec(P, window=6)])
     for _ in range(3):
-        kv.release_sequence(run(kv, range(21)))
+        kv.release_sequence(start(kv, range(21)))
     assert kv.stats().hit_tokens == 2 * 20
     assert kv.stats().hit_rate == pytest.approx(40 / 63)
 
@@ -418,7 +402,7 @@ def explain(kv: KVManager, tokens, salt: str = ""):
 
 def test_explain_first_differing_token():
     kv = manager()
-    run(kv, range(12))
+    start(kv, range(12))
     reason = explain(kv, [*range(6), 77, *range(7, 12)])
     assert (reason.num_cached, reason.reason, reason.position) == (6, "differs", 6)
     assert "first differs at token 6" in str(reason)
@@ -428,15 +412,15 @@ def test_explain_first_differing_token():
 
 def test_explain_evicted():
     kv = manager(num_blocks=6)
-    kv.release_sequence(run(kv, range(16)))
-    kv.release_sequence(run(kv, range(90, 102)))
+    kv.release_sequence(start(kv, range(16)))
+    kv.release_sequence(start(kv, range(90, 102)))
     reason = explain(kv, range(16))
     assert (reason.num_cached, reason.reason, reason.position) == (8, "evicted", 8)
 
 
 def test_explain_evicted_under_a_window():
     kv = manager(num_blocks=5, groups=[GroupSpec(P, window=4)])
-    seq = run(kv, range(9))
+    seq = start(kv, range(9))
     for token in range(9, 33):
         kv.append_tokens(seq, [token])
         kv.commit(kv.plan_slots(seq, 1))
@@ -447,7 +431,7 @@ def test_explain_evicted_under_a_window():
 
 def test_explain_salt():
     kv = manager()
-    run(kv, range(12), salt="alice")
+    start(kv, range(12), salt="alice")
     reason = explain(kv, range(12), salt="bob")
     assert (reason.num_cached, reason.reason) == (0, "salt")
     assert "another salt" in str(reason)
@@ -456,17 +440,17 @@ def test_explain_salt():
 def test_explain_never_computed():
     kv = manager()
     assert explain(kv, range(12)).reason == "never computed"
-    run(kv, range(8))
+    start(kv, range(8))
     reason = explain(kv, range(20))
     assert (reason.num_cached, reason.reason, reason.position) == (8, "never computed", 8)
 
 
 def test_explain_complete_and_disabled():
     kv = manager()
-    run(kv, range(12))
+    start(kv, range(12))
     assert explain(kv, range(12)).reason == "complete"
     off = manager(prefix_cache=False)
-    run(off, range(12))
+    start(off, range(12))
     assert explain(off, range(12)).reason == "disabled"
     assert off.stats().hit_tokens == 0
     assert off.stats().cached_blocks == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli.options import AsJson
 from octavo.core.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ Png = Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Where a report was asked for.
+    """Where a report was asked for: a group for ``grouped``.
 
     Checked before anything is measured: hours of work should not end in a directory that is not there.
 
@@ -28,10 +29,10 @@ class Delivery:
         OctavoError: a file's directory is missing, or there is nothing to draw with.
     """
 
-    as_json: bool
-    output: Path | None
-    html: Path | None
-    png: Path | None
+    as_json: AsJson = False
+    output: Output = None
+    html: Html = None
+    png: Png = None
 
     def __post_init__(self) -> None:
         for file in (self.output, self.html):

@@ -17,7 +17,7 @@ def paging(
     config: options.Config = None,
 ) -> None:
     """Measure what the memory policy costs: one step of decoding sequences, and single operations."""
-    from octavo.bench.paging import render, run
+    from octavo.bench.parts.paging import render, run
 
     report = run(quick=quick)
     if not deliver(report, as_json, output):
@@ -42,7 +42,7 @@ def kernels(
     """
     from rich.console import Console
 
-    from octavo.bench.kernels import render, run
+    from octavo.bench.parts.kernels import render, run
 
     with Console(stderr=True).status("Measuring the machine") as status:
         report = run(quick=quick, only=only or (), threads=threads, progress=status.update)
@@ -74,7 +74,7 @@ def step(
     config: options.Config = None,
 ) -> None:
     """Measure a step of a model against what this machine can do."""
-    from octavo.bench.step import render, run
+    from octavo.bench.parts.step import render, run
 
     report = run(
         model,
@@ -106,7 +106,7 @@ def scenes(
     config: options.Config = None,
 ) -> None:
     """Measure four ways of using a model, end to end: one stream, a prompt, 16 at once, a shared prefix."""
-    from octavo.bench.scenes import render, run
+    from octavo.bench.parts.scenes import render, run
 
     report = run(
         model,

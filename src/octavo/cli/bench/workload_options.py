@@ -1,5 +1,6 @@
 """Options that say what is asked, and the workload that they describe."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -74,6 +75,22 @@ SloText = Annotated[
     str | None, typer.Option("--slo", help="What counts as well served, e.g. ttft=0.5,tpot=50ms,e2e=10.")
 ]
 Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """What the options of any workload have in common: a group for ``grouped``."""
+
+    file: File = None
+    requests: Requests = 64
+    input_len: InputLen = "128"
+    output_len: OutputLen = "64"
+    shared_prefix: SharedPrefix = "0"
+    phrase_len: PhraseLen = 16
+    limit: Limit = None
+    max_prompt_tokens: MaxPrompt = None
+    max_output_tokens: MaxOutput = None
+    seed: WorkloadSeed = 0
 
 
 def make_workload(*, is_chat: bool, vocabulary: "Vocabulary", **options: Any) -> "Workload":

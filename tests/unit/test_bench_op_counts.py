@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from octavo.attention.plan import StepInputs
-from octavo.bench.cases import MODELS, QWEN3, SMOLLM2
-from octavo.bench.counting import CountingLoader, CountingOps, join_counts
-from octavo.bench.weights import float_tensor, random_weight
+from octavo.bench.parts.kernel_case import MODELS, QWEN3, SMOLLM2
+from octavo.bench.parts.op_counts import CountingLoader, CountingOps, join_counts
+from octavo.bench.parts.random_weights import float_tensor, random_weight
 from octavo.storage.layout import KVLayout
 from octavo.weights.encoding import dequantize
 

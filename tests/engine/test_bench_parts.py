@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from octavo.bench import kernels
+from octavo.bench.parts import kernels
 from octavo.cli import main
 
 CEILINGS = {"read", "int8_gop_s", "bfloat16_gflop_s", "float32_gflop_s", "loop_us"}

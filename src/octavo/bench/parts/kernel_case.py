@@ -12,7 +12,7 @@ from octavo.backends.base import AttentionShape
 from octavo.backends.cpu import CpuBackend, Program
 from octavo.backends.recorder import Recorder, Value
 from octavo.bench.ceilings import Arithmetic
-from octavo.bench.weights import float_tensor
+from octavo.bench.parts.random_weights import float_tensor
 from octavo.storage.arena import Arena
 from octavo.storage.layout import KVLayout
 

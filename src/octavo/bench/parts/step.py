@@ -1,10 +1,7 @@
 """What one step of the engine is made of: a real model that decodes, or reads prompts."""
 
-import cProfile
-import pstats
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,17 +12,17 @@ import numpy.typing as npt
 from octavo.attention.plan import StepInputs
 from octavo.backends.base import Backend
 from octavo.backends.cpu import CpuBackend, Program
-from octavo.bench.ceilings import Ceilings, Meter
-from octavo.bench.counting import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
+from octavo.bench.ceilings import Meter
+from octavo.bench.parts.op_counts import CountingLoader, CountingOps, OpCount, Value, Weight, join_counts
+from octavo.bench.parts.step_kinds import Decode, Prefill, StepKind
+from octavo.bench.parts.step_profile import Timing, profile_python, profile_step
 from octavo.bench.tables import print_ceilings, print_table
-from octavo.bench.workload import Decode, Prefill, Workload
 from octavo.core.config import BlockSizes, EngineConfig, KVDtype
 from octavo.engine.build import BuiltEngine, build_engine
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
 from octavo.weights.sources import resolve
 
-_NUM_FUNCTIONS = 12
 _NUM_READS = 15
 
 
@@ -55,15 +52,6 @@ class _Stopwatch:
         return logits
 
 
-@dataclass(frozen=True, slots=True)
-class _Timing:
-    """Seconds of each step: whole, of the native call, of its operations [steps, operations]."""
-
-    step_s: list[float]
-    call_s: list[float]
-    op_s: npt.NDArray[np.float64]
-
-
 def run(
     model: str,
     *,
@@ -86,7 +74,7 @@ def run(
 
     Returns:
         ``step_ms``, ``tokens_per_s``, the bytes and operations of a step, the fraction of the ceilings it
-        reaches; with ``profile`` also ``profile``: see ``_profile``.
+        reaches; with ``profile`` also ``profile``: see ``profile_step``.
 
     Raises:
         InvalidConfig: the sequences do not fit the model's context or the KV pool.
@@ -105,9 +93,9 @@ def run(
     ceilings = meter.measure()
     stopwatch = _Stopwatch(cast(Program, built.engine.runner.program))
     built.engine.runner.program = stopwatch
-    work: Workload
+    kind: StepKind
     if prefill is None:
-        work = Decode(
+        kind = Decode(
             built,
             batch=batch,
             context_len=context_len,
@@ -115,13 +103,13 @@ def run(
             more_steps=num_steps,
         )
     else:
-        work = Prefill(built, chunk_len=prefill, context_len=context_len)
+        kind = Prefill(built, chunk_len=prefill, context_len=context_len)
 
     plain, timed, context_lens = [], [], []
     for _ in range(num_steps):
-        plain.append(_time_step(built, work, stopwatch, on=False))
+        plain.append(_time_step(built, kind, stopwatch, on=False))
         if profile:
-            timed.append(_time_step(built, work, stopwatch, on=True))
+            timed.append(_time_step(built, kind, stopwatch, on=True))
         context_lens.append(float(stopwatch.inputs.context_len.mean()))
     inputs = stopwatch.inputs
     counts = join_counts(count_step(model, built, inputs), stopwatch.program.op_names)
@@ -154,13 +142,13 @@ def run(
         "fraction_of_dram": round(streamed / step_s / ceilings.reads[-1].bytes_per_s, 4),
     }
     if profile:
-        timing = _Timing(
+        timing = Timing(
             [step for step, _, _ in timed],
             [call for _, call, _ in timed],
             np.array([ops for *_, ops in timed]),
         )
-        report["profile"] = _profile(counts, timing, ceilings, read_rate, step_s)
-        report["profile"]["functions"] = _profile_python(built, work, num_steps)
+        report["profile"] = profile_step(counts, timing, ceilings, read_rate, step_s)
+        report["profile"]["functions"] = profile_python(built, kind, num_steps)
     return report
 
 
@@ -237,86 +225,11 @@ def render(report: dict[str, Any]) -> None:
 
 
 def _time_step(
-    built: BuiltEngine, work: Workload, stopwatch: _Stopwatch, *, on: bool
+    built: BuiltEngine, kind: StepKind, stopwatch: _Stopwatch, *, on: bool
 ) -> tuple[float, float, npt.NDArray[np.float64]]:
     stopwatch.on = False
-    work.prepare()
+    kind.prepare()
     stopwatch.on = on
     begin = time.perf_counter()
     built.engine.step()
     return time.perf_counter() - begin, stopwatch.call_s, stopwatch.op_seconds.copy()
-
-
-def _profile(
-    counts: Sequence[OpCount], timing: _Timing, ceilings: Ceilings, read_rate: float, step_s: float
-) -> dict[str, Any]:
-    """Sum up by label; medians over the steps.
-
-    An operation's bound is the longest of what its parts take at the ceilings: streaming its weights or K and
-    V at the rate that a working set of the step's size is read at, moving its activations at the rate of the
-    second-level cache, its products, and a loop without work.
-    """
-    op_s = np.median(timing.op_s, axis=0)
-    rows: dict[str, dict[str, Any]] = {}
-    for count, seconds in zip(counts, op_s.tolist(), strict=True):
-        bounds = {
-            "memory": count.streamed_bytes / read_rate,
-            "activations": count.activation_bytes / ceilings.reads[0].bytes_per_s,
-            count.arithmetic: count.operations / ceilings.peak(count.arithmetic),
-            "loop": ceilings.loop_s,
-        }
-        row = rows.setdefault(
-            count.label,
-            {"label": count.label, "kind": count.kind, "count": 0, "us": 0.0, "ideal_us": 0.0}
-            | {"streamed_bytes": 0, "activation_bytes": 0, "operations": 0},
-        )
-        row["count"] += 1
-        row["us"] += seconds * 1e6
-        row["ideal_us"] += max(bounds.values()) * 1e6
-        row["streamed_bytes"] += count.streamed_bytes
-        row["activation_bytes"] += count.activation_bytes
-        row["operations"] += count.operations
-        row["bound"] = max(bounds, key=lambda name: bounds[name])
-    for row in rows.values():
-        seconds = row["us"] / 1e6
-        row["share"] = round(seconds / step_s, 4)
-        row["gb_s"] = round(row["streamed_bytes"] / seconds / 1e9, 2)
-        row["gop_s"] = round(row["operations"] / seconds / 1e9, 1)
-        row["fraction"] = round(row["ideal_us"] / row["us"], 4)
-        row["lost_us"] = round(row["us"] - row["ideal_us"], 2)
-        row["us"], row["ideal_us"] = round(row["us"], 2), round(row["ideal_us"], 2)
-    ops = timing.op_s.sum(axis=1)
-    calls, steps = np.array(timing.call_s), np.array(timing.step_s)
-    python_s = float(np.median(steps - calls))
-    return {
-        "ops": sorted(rows.values(), key=lambda row: -row["us"]),
-        "step_us": round(float(np.median(steps)) * 1e6, 2),
-        "ops_us": round(float(np.median(ops)) * 1e6, 2),
-        "call_us": round(float(np.median(calls - ops)) * 1e6, 2),
-        "python_us": round(python_s * 1e6, 2),
-        "python_fraction": round(python_s / step_s, 4),
-    }
-
-
-def _profile_python(built: BuiltEngine, work: Workload, num_steps: int) -> list[dict[str, Any]]:
-    """The functions in which Python spends a step, by the time in themselves."""
-    profiler = cProfile.Profile()
-    for _ in range(num_steps):
-        work.prepare()
-        profiler.enable()
-        built.engine.step()
-        profiler.disable()
-    times: dict[str, float] = {}
-    for (file, _, name), (_, _, own_s, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
-        if (Path(file).name, name) not in (
-            ("cpu.py", "__call__"),
-            ("step.py", "__call__"),
-        ):  # hold the native call
-            key = f"{Path(file).stem}.{name}" if file != "~" else name
-            times[key] = times.get(key, 0.0) + own_s
-    total = sum(times.values())
-    ranked = sorted(times.items(), key=lambda item: -item[1])[:_NUM_FUNCTIONS]
-    return [
-        {"name": name, "us": round(s / num_steps * 1e6, 2), "share": round(s / total, 4)}
-        for name, s in ranked
-    ]

@@ -9,8 +9,17 @@ from octavo.attention.plan import StepInputs
 from octavo.backends.base import AttentionShape
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.recorder import Recorder, Value
-from octavo.bench.cases import F32, F64, Case, ModelSize, Rotation, compile_ops, plain_step, relative_error
-from octavo.bench.weights import float_tensor, random_weight
+from octavo.bench.parts.kernel_case import (
+    F32,
+    F64,
+    Case,
+    ModelSize,
+    Rotation,
+    compile_ops,
+    plain_step,
+    relative_error,
+)
+from octavo.bench.parts.random_weights import float_tensor, random_weight
 from octavo.storage.arena import Arena
 from octavo.storage.codec import read_kv
 from octavo.storage.layout import KVLayout

@@ -7,9 +7,18 @@ import numpy as np
 
 from octavo.backends.cpu import CpuBackend, Program
 from octavo.backends.recorder import Recorder, Value, Weight
-from octavo.bench.cases import F32, F64, Case, ModelSize, Rotation, compile_ops, plain_step, relative_error
-from octavo.bench.counting import CountingLoader
-from octavo.bench.weights import random_weight
+from octavo.bench.parts.kernel_case import (
+    F32,
+    F64,
+    Case,
+    ModelSize,
+    Rotation,
+    compile_ops,
+    plain_step,
+    relative_error,
+)
+from octavo.bench.parts.op_counts import CountingLoader
+from octavo.bench.parts.random_weights import random_weight
 from octavo.engine.machine import available_memory
 from octavo.weights.encoding import dequantize
 from octavo.weights.tensor import BLOCK_OF, Encoding, WeightTensor

@@ -10,8 +10,8 @@ from octavo.attention.plan import StepInputs
 from octavo.backends.base import AttentionShape
 from octavo.backends.cpu import CpuBackend, Program
 from octavo.backends.recorder import Recorder, Value
-from octavo.bench.cases import F32, Case, ModelSize, Rotation, compile_ops, relative_error
-from octavo.bench.counting import KV_ARITHMETIC, token_kv_bytes
+from octavo.bench.parts.kernel_case import F32, Case, ModelSize, Rotation, compile_ops, relative_error
+from octavo.bench.parts.op_counts import KV_ARITHMETIC, token_kv_bytes
 from octavo.engine.machine import available_memory
 from octavo.storage.arena import Arena
 from octavo.storage.codec import read_kv

@@ -6,11 +6,11 @@ from itertools import chain
 from typing import Any, Final
 
 from octavo.backends.cpu import CpuBackend
-from octavo.bench.attention import decode_cases, prefill_cases
-from octavo.bench.cases import MODELS, SMOLLM2, Case
 from octavo.bench.ceilings import Meter
-from octavo.bench.elementwise import elementwise_cases
-from octavo.bench.linear import linear_cases
+from octavo.bench.parts.attention_cases import decode_cases, prefill_cases
+from octavo.bench.parts.elementwise_cases import elementwise_cases
+from octavo.bench.parts.kernel_case import MODELS, SMOLLM2, Case
+from octavo.bench.parts.linear_cases import linear_cases
 from octavo.bench.tables import print_ceilings, print_table
 from octavo.core.errors import InvalidConfig
 

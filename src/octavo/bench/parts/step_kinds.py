@@ -13,7 +13,7 @@ _WARM_STEPS = 4
 _MIN_STEP_TOKENS = 256
 
 
-class Workload(Protocol):
+class StepKind(Protocol):
     """Brings the engine to where its next step is one to measure."""
 
     def prepare(self) -> None:
