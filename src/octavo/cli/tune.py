@@ -140,9 +140,11 @@ def tune(
     command += _arguments(context, (*_ASKED, *_ENGINE))
     interrupted = False
     with Journal(journal) as book:
-        is_new = not book.rounds
         begin = head(
-            "tune", running.arguments_of(context), threads=threads, ceilings=is_new and not no_ceilings
+            "tune",
+            running.arguments_of(context),
+            threads=threads,
+            ceilings=book.is_new and not no_ceilings,
         )
         settings = {
             "model": model,
@@ -155,7 +157,7 @@ def tune(
             "octavo": begin["octavo"],
             "cpu": begin["machine"]["cpu"],
         }
-        book.begin({**begin, "settings": settings})
+        begin = book.begin({**begin, "settings": settings})
         num_before = len(book.rounds)
         try:
             with long_bar("Tuning", race.budget_s, counts=False) as show:
@@ -163,10 +165,8 @@ def tune(
         except KeyboardInterrupt:
             interrupted = True
         now = standing(race, book.rounds)
-        assert book.head is not None
-        report = {key: value for key, value in book.head.items() if key != "kind"}
         runs = [each for entry in book.entries for each in entry["measured"]]
-        report |= {
+        report = begin | {
             "interrupted": interrupted,
             "objective": {"name": goal, "means": MEANS[goal], "slo": limits},
             "baseline": baseline.as_dict(),

@@ -87,13 +87,14 @@ def sweep(
     }
     interrupted = False
     with Journal(journal) as book:
-        arguments = running.arguments_of(context)
-        if book.head is None:
-            begin = head("sweep", arguments, threads=threads, ceilings=not no_ceilings)
-            book.begin({**begin, "settings": settings})
-        else:
-            book.begin({"settings": settings})
-        assert book.head is not None
+        begin = head(
+            "sweep",
+            running.arguments_of(context),
+            threads=threads,
+            ceilings=book.is_new and not no_ceilings,
+        )
+        settings |= {"octavo": begin["octavo"], "cpu": begin["machine"]["cpu"]}
+        begin = book.begin({**begin, "settings": settings})
         try:
             with long_bar("Sweep", len(points), counts=True) as show:
                 number = count()
@@ -104,8 +105,7 @@ def sweep(
         measured = [entry for key, entry in book.points.items() if key in wanted]
         order = {key_of(point): i for i, point in enumerate(points)}
         measured.sort(key=lambda entry: order[key_of(entry["point"])])
-        report = {key: value for key, value in book.head.items() if key != "kind"}
-    report |= {
+    report = begin | {
         "interrupted": interrupted,
         "points": measured,
         "warnings": _warnings(measured, len(points)),
