@@ -8,8 +8,9 @@ import typer
 from octavo.cli import options
 from octavo.cli.bench import running
 from octavo.cli.bench import workload_options as asked
-from octavo.cli.bench.delivering import Delivery, Html, Png, check_directory
+from octavo.cli.bench.delivering import Delivery, Html, Png, tried_file
 from octavo.cli.bench.progress import long_bar
+from octavo.cli.bench.writing import write_text
 from octavo.cli.completion import one_of
 from octavo.core.config import MAX_BLOCK_SIZE
 from octavo.core.errors import InvalidConfig, OctavoError, shown
@@ -86,7 +87,10 @@ def tune(
         Path, typer.Option(help="Grows by a line for each round; run again, it goes on from there.")
     ] = Path("tune.jsonl"),
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the recommendation there, for --config.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the recommendation there, for --config.", callback=tried_file
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --output replace a file.")] = False,
     no_ceilings: running.NoCeilings = False,
@@ -101,11 +105,15 @@ def tune(
     --max-chunk-tokens), which are kept unless another is better for certain. Killed or interrupted, the same
     command goes on where it was.
     """
-    delivery = Delivery(as_json=as_json, output=None, html=html, png=png)
-    if output is not None:
-        check_directory(output)
-        if output.exists() and not force:
-            raise InvalidConfig(f"output={output} is there already; --force replaces it")
+    delivery = Delivery(
+        as_json=as_json,
+        output=None,
+        html=html,
+        png=png,
+        besides={"--output": output, "--journal": journal},
+    )
+    if output is not None and output.is_file() and not force:
+        raise InvalidConfig(f"output={output} is there already; --force replaces it")
     from octavo.bench.metrics.slo import parse_slo
     from octavo.bench.report.head import head
     from octavo.bench.report.tune import document
@@ -179,9 +187,11 @@ def tune(
             "rounds": book.entries,
         }
     report["warnings"] = _warnings(report, now, num_before, journal)
-    if output is not None and now.phase == "over":
-        _write_config(output, report, context)
-    delivery.give(report, document)
+    try:
+        if output is not None and now.phase == "over":
+            _write_config(output, report, context)
+    finally:
+        delivery.give(report, document)
     if interrupted:
         raise typer.Exit(running.INTERRUPTED)
 
@@ -269,9 +279,9 @@ def _write_config(file: Path, report: dict[str, Any], context: typer.Context) ->
         ("Command", report["command_line"]),
     ]
     try:
-        file.write_text(as_toml(kept, report["verdict"]["recommended"], told), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise OctavoError(f"cannot write {file}: {error}") from error
+        write_text(file, as_toml(kept, report["verdict"]["recommended"], told))
+    except OSError as error:
+        raise OctavoError(f"cannot write {file}: {error.strerror}") from error
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -9,7 +9,7 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.bench import running
-from octavo.cli.bench.delivering import Delivery, Html, Output, Png
+from octavo.cli.bench.delivering import Csv, Delivery, Html, Output, Png
 from octavo.cli.bench.progress import long_bar
 from octavo.cli.bench.workload_options import WorkloadSeed
 from octavo.core.config import KVDtype
@@ -46,7 +46,7 @@ def sweep(
     seed: WorkloadSeed = 0,
     kv_memory: options.KVMemory = None,
     threads: options.Threads = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the tables as CSV files there.")] = None,
+    csv: Csv = None,
     no_ceilings: running.NoCeilings = False,
     as_json: options.AsJson = False,
     output: Output = None,
@@ -58,9 +58,11 @@ def sweep(
 
     Killed or interrupted, the same command goes on where it was.
     """
-    delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
+    delivery = Delivery(
+        as_json=as_json, output=output, html=html, png=png, csv=csv, besides={"--journal": journal}
+    )
     from octavo.bench.report.head import head
-    from octavo.bench.report.sweep import document, write_csv
+    from octavo.bench.report.sweep import document
     from octavo.bench.sweep.grid import key_of, make_points
     from octavo.bench.sweep.journal import Journal
     from octavo.bench.sweep.runner import run_points
@@ -110,8 +112,6 @@ def sweep(
         "points": measured,
         "warnings": _warnings(measured, len(points)),
     }
-    if csv is not None:
-        write_csv(document(report), csv)
     delivery.give(report, document)
     if interrupted:
         raise typer.Exit(running.INTERRUPTED)
