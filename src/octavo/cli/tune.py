@@ -1,5 +1,6 @@
 """``octavo tune``: which block size and step budget suit this machine and this workload."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -112,6 +113,7 @@ def tune(
         png=png,
         besides={"--output": output, "--journal": journal},
     )
+    asked.refuse_unused(context)
     if output is not None and output.is_file() and not force:
         raise InvalidConfig(f"output={output} is there already; --force replaces it")
     from octavo.bench.metrics.slo import parse_slo
@@ -123,6 +125,7 @@ def tune(
     from octavo.bench.tuning.racing import Race, standing
     from octavo.bench.tuning.runner import run_race
     from octavo.bench.tuning.verdict import describe_candidates, judge
+    from octavo.bench.workloads.item import digest
 
     model = name or model
     goal = choose(objective, has_slo=slo is not None)
@@ -144,8 +147,13 @@ def tune(
     if not axes:
         raise InvalidConfig("block_sizes, step_budgets, chunk_budgets: nothing to try but what is used now")
     race = Race(baseline, axes, minutes * 60)
+    made = asked.make_workload(
+        is_chat=chat,
+        vocabulary=asked.make_vocabulary(vocab_size),
+        **{**context.params, "kind": workload, "file": file},
+    )
     command = ["bench", "serve", "--model", model, "--repeats", "1", "--no-ceilings", "--json"]
-    command += _arguments(context, (*_ASKED, *_ENGINE))
+    command += _arguments(context, {*_ASKED, *_ENGINE}.difference(asked.unused(context.params)))
     interrupted = False
     with Journal(journal) as book:
         begin = head(
@@ -162,6 +170,7 @@ def tune(
             "candidates": [one.as_dict() for each in axes.values() for one in each],
             "seed": seed,
             "measured_with": command,
+            "workload_digest": digest(made.items(0)),
             "octavo": begin["octavo"],
             "cpu": begin["machine"]["cpu"],
         }
@@ -196,7 +205,7 @@ def tune(
         raise typer.Exit(running.INTERRUPTED)
 
 
-def _arguments(context: typer.Context, names: tuple[str, ...]) -> list[str]:
+def _arguments(context: typer.Context, names: Collection[str]) -> list[str]:
     """What says the same to another command that has these parameters."""
     found: list[str] = []
     for parameter in context.command.params:
@@ -215,12 +224,15 @@ def _arguments(context: typer.Context, names: tuple[str, ...]) -> list[str]:
 def _numbers(
     name: str, text: str, *, multiple: int = 1, most: int = 1 << 20, also: str | None = None
 ) -> list[int | str]:
+    from octavo.bench.workloads.lengths import count_of
+
     found: list[int | str] = []
     for part in (each.strip() for each in text.split(",")):
+        number = count_of(part)
         if part == also:
             found.append(part)
-        elif part.isdecimal() and 1 <= int(part) <= most and int(part) % multiple == 0:
-            found.append(int(part))
+        elif number is not None and 1 <= number <= most and number % multiple == 0:
+            found.append(number)
         else:
             what = "integers" if multiple == 1 else f"multiples of {multiple}"
             raise InvalidConfig(

@@ -134,10 +134,15 @@ def _told(point: Mapping[str, Any]) -> str:
 
 
 def _numbers(name: str, text: str, *, least: int) -> "list[Value]":
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= least for part in parts):
-        raise InvalidConfig(f"{name}={shown(text)}: write integers, at least {least}, such as 16,32")
-    return list(dict.fromkeys(int(part) for part in parts))
+    from octavo.bench.workloads.item import MOST_TOKENS
+    from octavo.bench.workloads.lengths import count_of
+
+    found = [count_of(part) for part in text.split(",")]
+    if any(number is None or not least <= number <= MOST_TOKENS for number in found):
+        raise InvalidConfig(
+            f"{name}={shown(text)}: write integers from {least} to {MOST_TOKENS:,}, such as 16,32"
+        )
+    return list(dict.fromkeys(number for number in found if number is not None))
 
 
 def _names(name: str, text: str) -> "list[Value]":
