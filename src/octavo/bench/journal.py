@@ -89,9 +89,9 @@ class JournalFile(ABC):
         Raises:
             OctavoError: it cannot be written.
         """
-        self._append({"kind": self.PART, **entry})
-        self._take(dict(entry))
+        self._take(dict(entry))  # first: Ctrl-C while it is written must not take it out of the report
         self.is_new = False
+        self._append({"kind": self.PART, **entry})
 
     @abstractmethod
     def _take(self, entry: dict[str, Any]) -> None:
