@@ -1,7 +1,5 @@
 """Options that say what is asked: what would have no effect is refused, by whatever command has it."""
 
-import json
-
 import pytest
 import typer
 
@@ -133,43 +131,3 @@ def test_a_malformed_file_is_one_line_on_standard_error(run, tmp_path):
         assert (status, out) == (1, "")
         assert err == f"octavo: {file}:2: has an integer of thousands of digits\n"
     assert not (tmp_path / "j").exists()
-
-
-def test_a_race_is_not_gone_on_with_over_another_file(run, tmp_path, monkeypatch):
-    def measure(_):
-        found = {"mean": 1.0, "low": None, "high": None, "repeats": 1}
-        names = ("output_tokens_per_s", "ttft_s.mean", "tpot_s.mean")
-        return {
-            "error": None,
-            "failed_requests": 0,
-            "warnings": [],
-            "summary": dict.fromkeys(names, found),
-            "peak_rss_bytes": None,
-            "target": {"file": "m", "precision": "p"},
-            "workload": {"kind": "mooncake", "num_requests": 1, "file": "t.jsonl"},
-        }
-
-    monkeypatch.setattr("octavo.bench.tuning.runner.measure", measure)
-    file, journal = tmp_path / "t.jsonl", tmp_path / "j"
-    file.write_text(TRACE)
-    command = ("tune", "-w", "mooncake", "--file", file, "--journal", journal, "--minutes", 0)
-    command = (*command, "--block-sizes", 32, "--no-ceilings", "--json")
-    status, out, _ = run(*command)
-    assert (status, json.loads(out)["verdict"]["outcome"]) == (0, "as good")
-    before = journal.read_bytes()
-    for size in (
-        0,
-        3,
-        before.index(b"\n"),
-        before.index(b"\n") + 1,
-        before.index(b"\n") + 9,
-        len(before) - 1,
-    ):
-        journal.write_bytes(before[:size])
-        status, out, err = run(*command)
-        assert (status, err, json.loads(out)["verdict"]["outcome"]) == (0, "", "as good")
-    before = journal.read_bytes()
-    file.write_text(TRACE.replace('"output_length": 5', '"output_length": 6'))
-    status, _, err = run(*command)
-    assert (status, f"{journal} was begun with workload_digest='" in err) == (1, True)
-    assert journal.read_bytes() == before

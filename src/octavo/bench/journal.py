@@ -79,7 +79,7 @@ class JournalFile(ABC):
                 was, wanted = _difference(before.get(name), now.get(name))
                 raise InvalidConfig(
                     f"{self.path} was begun with {name}={was}, not {wanted}; "
-                    "choose another file with --journal, or the same settings"
+                    "choose another file with --journal, remove this one, or give the same settings"
                 )
         return dict(self._head)
 

@@ -1,5 +1,7 @@
 """``octavo tune``: which block size and step budget suit this machine and this workload."""
 
+import math
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -114,6 +116,8 @@ def tune(
         besides={"--output": output, "--journal": journal},
     )
     asked.refuse_unused(context)
+    if not math.isfinite(minutes):
+        raise InvalidConfig(f"minutes={minutes}: must be a number, such as 10")
     if output is not None and output.is_file() and not force:
         raise InvalidConfig(f"output={output} is there already; --force replaces it")
     from octavo.bench.metrics.slo import parse_slo
@@ -196,11 +200,16 @@ def tune(
             "rounds": book.entries,
         }
     report["warnings"] = _warnings(report, now, num_before, journal)
+    is_written = output is not None and now.phase == "over"
+    if output is not None and not is_written:
+        report["warnings"].append(f"{output} is not written: that waits for the end of the race.")
     try:
-        if output is not None and now.phase == "over":
+        if output is not None and is_written:
             _write_config(output, report, context)
     finally:
         delivery.give(report, document)
+    if is_written and not as_json:
+        typer.echo(f"Written: {output}. To use it: octavo serve --config {shlex.quote(str(output))}")
     if interrupted:
         raise typer.Exit(running.INTERRUPTED)
 
@@ -255,8 +264,11 @@ def _warnings(report: dict[str, Any], now: "Standing", num_before: int, journal:
     for each in report["candidates"]:
         if each["error"]:
             found.append(f"{_told(each['candidate'])} failed: {each['error']}")
-    if num_before and num_before == len(report["rounds"]) and now.phase == "over":
+    rounds = len(report["rounds"])
+    if num_before and num_before == rounds and now.phase == "over":
         found.append(f"All of it was measured before, as {journal} says; remove that file to measure anew.")
+    elif num_before:
+        found.append(f"The first {num_before} of {rounds} rounds were measured before, as {journal} says.")
     return found
 
 
