@@ -108,7 +108,12 @@ def test_killed_it_goes_on(smollm2_path, tmp_path):
     before = file.read_bytes().splitlines()
     out = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     assert file.read_bytes().splitlines()[: len(before)] == before
-    assert json.loads(out)["verdict"]["outcome"] != "unsettled"
+    report = json.loads(out)
+    assert report["verdict"]["outcome"] != "unsettled"
+    told = (
+        f"The first {len(before) - 1} of {len(report['rounds'])} rounds were measured before, as {file} says."
+    )
+    assert told in report["warnings"]
 
 
 def test_interrupted_it_keeps_whole_rounds_and_recommends_nothing(smollm2_path, tmp_path):
@@ -124,6 +129,7 @@ def test_interrupted_it_keeps_whole_rounds_and_recommends_nothing(smollm2_path, 
     assert report["interrupted"]
     assert report["verdict"]["outcome"] == "unsettled"
     assert "Not settled" in report["warnings"][0]
+    assert report["warnings"][-1] == f"{config} is not written: that waits for the end of the race."
     assert len(report["rounds"]) == len(file.read_bytes().splitlines()) - 1 >= 1
     assert not config.exists()
     assert "not settled" in document(report).headline
@@ -165,6 +171,7 @@ def test_a_baseline_that_fails(run, tmp_path):
         (("--slo", "speed=1"), "slo="),
         (("--block-sizes", "16", "--step-budgets", "512", "--chunk-budgets", "all"), "nothing to try"),
         (("-o", "/nowhere/octavo.toml"), "no directory /nowhere"),
+        (("--minutes", "inf"), "minutes=inf: must be a number"),
     ],
 )
 def test_options_that_are_none(run, tmp_path, arguments, told):
@@ -218,6 +225,80 @@ def test_headlines(outcome, sentence):
         "gain": {"ratio": 1.07, "low": 1.03, "high": 1.11, "rounds": 5},
     }
     assert sentence in headline({"settings": {"model": "/some/m"}, "baseline": base, "verdict": verdict})
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Runs that cost nothing and are all alike."""
+
+    def measure(_):
+        found = {"mean": 1.0, "low": None, "high": None, "repeats": 1}
+        names = ("output_tokens_per_s", "ttft_s.mean", "tpot_s.mean")
+        return {
+            "error": None,
+            "failed_requests": 0,
+            "warnings": [],
+            "summary": dict.fromkeys(names, found),
+            "peak_rss_bytes": None,
+            "target": {"file": "m", "precision": "p"},
+            "workload": {"kind": "mooncake", "num_requests": 1, "file": "t.jsonl"},
+        }
+
+    monkeypatch.setattr("octavo.bench.tuning.runner.measure", measure)
+
+
+TRACE = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [7]}\n'
+AGAINST_ONE = (
+    "--minutes",
+    0,
+    "--block-sizes",
+    32,
+    "--step-budgets",
+    512,
+    "--chunk-budgets",
+    "all",
+    "--no-ceilings",
+)
+
+
+@pytest.mark.usefixtures("measured")
+def test_over_other_contents_of_a_file_it_is_another_race(run, tmp_path):
+    file, journal = tmp_path / "t.jsonl", tmp_path / "j"
+    file.write_text(TRACE)
+    command = ("tune", "-w", "mooncake", "--file", file, "--journal", journal, *AGAINST_ONE, "--json")
+    status, out, _ = run(*command)
+    assert (status, json.loads(out)["verdict"]["outcome"]) == (0, "as good")
+    whole = journal.read_bytes()
+    first, second = (i + 1 for i in [i for i, byte in enumerate(whole) if byte == 10][:2])
+    for size in (
+        0,
+        3,
+        first - 1,
+        first,
+        first + 9,
+        second - 1,
+        second,
+        len(whole) - 1,
+    ):  # wherever it was killed
+        journal.write_bytes(whole[:size])
+        status, out, err = run(*command)
+        assert (status, err, json.loads(out)["verdict"]["outcome"]) == (0, "", "as good")
+        assert journal.read_bytes().count(b"\n") == whole.count(b"\n")
+    whole = journal.read_bytes()
+    file.write_text(TRACE.replace('"output_length": 5', '"output_length": 6'))
+    status, _, err = run(*command)
+    assert (status, f"{journal} was begun with workload_digest='" in err) == (1, True)
+    assert journal.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("measured")
+def test_it_says_how_to_use_what_it_wrote(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run("tune", *AGAINST_ONE, "-o", "my octavo.toml")
+    assert (status, err) == (0, "")
+    last = out.splitlines()[-1]
+    assert last == "Written: my octavo.toml. To use it: octavo serve --config 'my octavo.toml'"
+    assert served("my octavo.toml")["block_size"] == "16"
 
 
 def _wait_for_lines(process: subprocess.Popen, file: Path, count: int) -> None:

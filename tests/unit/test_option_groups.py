@@ -27,7 +27,8 @@ class Engine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     as_json: options.AsJson = False
-    title: str = "none"
+    title: Annotated[str, typer.Option()] = "none"
+    besides: tuple[str, ...] = ("no option",)
 
 
 FOUR_THREADS = Engine(threads=4)

@@ -36,6 +36,7 @@ def throughput(
     config: options.Config = None,
 ) -> None:
     """Measure how many tokens per second an engine gives when all requests are there at once."""
+    asked.refuse_unused(context)
     if workload == "chat":
         raise InvalidConfig("workload=chat: turns wait for answers; octavo bench serve measures that")
     from octavo.bench.experiment import ExperimentSettings, describe
