@@ -51,7 +51,7 @@ def compare(
     scene: Annotated[
         str | None, typer.Option(help="Instead of a workload: a, b, c, d, or several with commas.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each; in an even number drift cancels.")] = 6,
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests after a start that do not count. Default: a round.")
     ] = None,
