@@ -230,3 +230,14 @@ def test_settings_that_differ_between_scenes_are_told_once(fake):
     found = asyncio.run(asyncio.wait_for(go(), 60))
     told = contestant_fact(found["comparisons"], "a")
     assert told == "1.2; Q4_0; 2 threads, 1 slot (a, b), 16 slots (c); by pipes"
+
+
+def test_halves_of_characters_reach_page_and_terminal(run, fake, tmp_path):
+    """What a server says of itself may be no text that a file can hold."""
+    a, b = fake(), fake(models=("half \ud800", "other"))
+    html = tmp_path / "report.html"
+    arguments = ["--server", f"a={a.url}", "--server", f"b={b.url}", "-n", 1, "--output-len", 2]
+    status, out, _ = run("bench", "compare", *arguments, "--rounds", 1, "--no-ceilings", "--html", html)
+    assert status == 0
+    assert "half \\ud800" in out
+    assert "half \\ud800" in html.read_text()
