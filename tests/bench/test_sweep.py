@@ -79,45 +79,18 @@ def entry(point, **fields):
     }
 
 
-def test_a_journal_is_read_again(tmp_path):
+def test_a_point_that_failed_is_not_measured(tmp_path):
     points = make_points(VALUES, one_at_a_time=True)
-    file = tmp_path / "j"
-    with Journal(file) as journal:
+    with Journal(tmp_path / "j") as journal:
         journal.begin({"settings": SETTINGS})
         journal.add(entry(points[0]))
         journal.add(entry(points[1], error="no memory"))
         with pytest.raises(OctavoError, match="in use"):
-            Journal(file)
-    whole = file.read_bytes()
-    with Journal(file) as journal:
-        journal.begin({"settings": SETTINGS})
-        assert journal.has(points[0])
-        assert not journal.has(points[1])  # failed: once more
-        assert not journal.has(points[2])
-        with pytest.raises(InvalidConfig, match="begun with seed=0, not 1"):
-            journal.begin({"settings": {**SETTINGS, "seed": 1}})
+            Journal(tmp_path / "j")
+    with Journal(tmp_path / "j") as journal:
+        assert [journal.has(point) for point in points[:3]] == [True, False, False]
         journal.add(entry(points[1]))
         assert journal.has(points[1])
-    # Cut anywhere in its last line, it loses that point and no other.
-    last = len(whole) - len(whole.splitlines(keepends=True)[-1])
-    for size in range(last, len(whole)):
-        file.write_bytes(whole[:size])
-        with Journal(file) as journal:
-            assert journal.has(points[0])
-            assert len(journal.points) == 1
-            journal.add(entry(points[2]))
-        lines = file.read_text().splitlines()
-        assert len(lines) == 3
-        assert all(json.loads(line) for line in lines)
-
-
-@pytest.mark.parametrize("bad", ["oops", "[]", "{}", '{"kind": "point"}', '{"kind": "sweep"}'])
-def test_a_file_that_is_no_journal(tmp_path, bad):
-    file = tmp_path / "j"
-    file.write_text('{"kind": "sweep", "settings": {}}\n' + bad + "\n")
-    with pytest.raises(OctavoError, match="j:2: no line of a sweep"):
-        Journal(file)
-    assert bad in file.read_text()
 
 
 def test_reports_show_every_axis():
@@ -207,6 +180,54 @@ def test_a_killed_sweep_goes_on(tmp_path, smollm2_path):
     assert float(rows[0]["output_tokens_per_s"]) > 0
     assert (tmp_path / "csv" / "by_context.csv").exists()
     assert (tmp_path / "s.html").read_text().count("<svg") == 12
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Points that cost nothing; the commands that would have measured them."""
+    ran = []
+
+    def measure(command):
+        ran.append(command)
+        told = dict(zip(command[2:-2:2], command[3:-2:2], strict=True))
+        found = entry({"context": int(told["--input-len"]), "block_size": int(told["--block-size"])})
+        return {name: value for name, value in found.items() if name != "point"}
+
+    monkeypatch.setattr("octavo.bench.sweep.runner.measure", measure)
+    return ran
+
+
+def test_killed_at_any_moment_it_goes_on(run, tmp_path, measured):
+    file = tmp_path / "j"
+    command = ("bench", "sweep", "--journal", file, "--context", "24,48", "--no-ceilings", "--json")
+    status, out, _ = run(*command)
+    report, whole = json.loads(out), file.read_bytes()
+    assert (status, len(measured)) == (0, 2)
+    assert report["settings"]["octavo"] == report["octavo"]
+    ends = [0] + [i + 1 for i, byte in enumerate(whole) if byte == 10]
+    assert len(ends) == 4
+    for size in sorted({max(0, min(len(whole), end + near)) for end in ends for near in (-9, -1, 0, 1, 12)}):
+        file.write_bytes(whole[:size])
+        measured.clear()
+        status, out, err = run(*command)
+        assert (status, err) == (0, "")
+        again = json.loads(out)
+        assert len(measured) == sum(end > size for end in ends[2:])  # those whose line is not there
+        assert again | {"measured_at": ""} == report | {"measured_at": ""}
+        assert file.read_bytes().count(b"\n") == 3
+
+
+@pytest.mark.parametrize("name", ["octavo", "cpu"])
+def test_points_of_another_machine_are_not_gone_on_with(run, tmp_path, measured, name):
+    file = tmp_path / "j"
+    command = ("bench", "sweep", "--journal", file, "--no-ceilings", "--json")
+    run(*command)
+    head, points = file.read_text().split("\n", 1)
+    changed = json.loads(head)
+    changed["settings"][name] = "another"
+    file.write_text(json.dumps(changed) + "\n" + points)
+    status, _, err = run(*command)
+    assert (status, f"was begun with {name}='another', not" in err) == (1, True)
 
 
 def test_a_point_that_fails_is_told_and_tried_again(run, tmp_path):

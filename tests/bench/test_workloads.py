@@ -1,5 +1,6 @@
 """Workloads: the same requests for the same seed, and what files say."""
 
+import json
 from array import array
 
 import numpy as np
@@ -115,6 +116,12 @@ def test_lengths_of_a_file(tmp_path):
     lengths = parse_lengths("x", f"empirical:{file}")
     assert lengths == Empirical((3, 5))
     assert set(lengths.sample(np.random.default_rng(0), 100)) == {3, 5}
+    file.write_bytes(b"\xef\xbb\xbf3\r\n5")  # as some editors begin a file, and end its lines
+    assert parse_lengths("x", f"empirical:{file}") == Empirical((3, 5))
+    for bad in (b"\xff", b"9" * 5000, b"16777217", b"1.5", b"3\x0b4"):
+        file.write_bytes(b"3\n\n" + bad)
+        with pytest.raises(InvalidConfig, match=r"lines:3: "):
+            parse_lengths("x", f"empirical:{file}")
     file.write_text("3\n0\n")
     with pytest.raises(InvalidConfig, match=r"lines:2: '0' is no length"):
         parse_lengths("x", f"empirical:{file}")
@@ -135,6 +142,10 @@ def test_lengths_of_a_file(tmp_path):
         "lognormal:0,1",
         "lognormal:a,b",
         "zipf:2",
+        "9" * 5000,
+        "16777217",
+        "uniform:1," + "9" * 5000,
+        "lognormal:nan,1",
         "empirical:/no",
     ],
 )
@@ -157,7 +168,7 @@ def test_prefix_trees():
     assert parse_prefix_tree("0") == ()
     assert parse_prefix_tree("1024") == (PrefixLevel(1024, 1),)
     assert parse_prefix_tree("512x1, 256x4") == (PrefixLevel(512, 1), PrefixLevel(256, 4))
-    for wrong in ("x", "5xx", "5x0", "-1", "5,,6"):
+    for wrong in ("x", "5xx", "5x0", "-1", "5,,6", "16777217", "5x16777217", "9" * 5000):
         with pytest.raises(InvalidConfig, match="prefix="):
             parse_prefix_tree(wrong)
     items = Synthetic(
@@ -237,6 +248,27 @@ def test_azure(tmp_path):
     assert items[0].prompt[:10] != items[2].prompt
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2023-11-16 18:15:46", 0.0),
+        ("2023-11-16T18:15:46Z", 0.0),
+        ("2023-11-16 18:15:46.5", 0.5),
+        ("2023-11-16 18:15:46.", 0.0),
+        ("2023-11-16 18:15:46.6805900", 0.68059),
+        ("2023-11-16 18:15:46.123456789012", 0.123456789012),
+        ("2023-11-16 18:15:46.6805900+00:00", 0.68059),
+        ("2023-11-16 20:15:47.25+0200", 1.25),
+        ("2023-11-16 13:15:47 -05:00", 1.0),
+        ("2023-11-17 00:00:00Z", 20654.0),
+    ],
+)
+def test_times_of_azure(tmp_path, text, seconds):
+    rows = f"\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\n{text},1,1\n"
+    _, item = read_azure(written(tmp_path, rows), NONE, VOCABULARY, 0).items(0)
+    assert item.arrival_s == pytest.approx(seconds, abs=1e-6)
+
+
 def test_traces_are_cut_to_size(tmp_path):
     limits = TraceLimits(scale=2.0, limit=2, max_prompt_tokens=600, max_output_tokens=3)
     trace = read_mooncake(written(tmp_path, MOONCAKE), limits, VOCABULARY, 0)
@@ -262,6 +294,15 @@ LINE = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [7]}
         ("[1]", "must be a JSON object"),
         (LINE.replace('"timestamp": 0', '"timestamp": "now"'), "timestamp='now'"),
         (LINE.replace('"timestamp": 0', '"timestamp": NaN'), "timestamp=nan"),
+        (LINE.replace('"timestamp": 0', '"timestamp": 1e999'), "timestamp=inf"),
+        (LINE.replace('"timestamp": 0', '"timestamp": -1'), "timestamp=-1"),
+        (LINE.replace('"timestamp": 0', '"timestamp": true'), "timestamp=True"),
+        (LINE.replace('"timestamp": 0', f'"timestamp": {10**400}'), "must be a number from 0 to 1e+18"),
+        (LINE.replace('"timestamp": 0', f'"timestamp": {"9" * 5000}'), "an integer of thousands of digits"),
+        (LINE.replace('"input_length": 9', f'"input_length": {10**400}'), "from 1 to 16,777,216"),
+        (LINE.replace('"input_length": 9', '"input_length": true'), "input_length=True"),
+        (LINE.replace('"output_length": 5', '"output_length": 16777217'), "output_length=16777217"),
+        (LINE.replace('"timestamp": 0', '"timestamp": \0'), "is not JSON"),
         (LINE.replace('"input_length": 9', '"input_length": 9.5'), "input_length=9.5"),
         (LINE.replace('"input_length": 9', '"input_length": 0'), "input_length=0"),
         (LINE.replace('"input_length": 9', '"input_length": 513'), "fewer than input_length=513"),
@@ -289,6 +330,18 @@ def test_malformed_lines_of_mooncake(tmp_path, bad, message):
         ("2023-11-16 18:15:46,many,44", "ContextTokens='many'"),
         ("2023-11-16 18:15:46,0,44", "ContextTokens=0"),
         ("2023-11-16 18:15:46,5,-1", "GeneratedTokens='-1'"),
+        (
+            "2023-11-16 18:15:46,5,16777217",
+            "GeneratedTokens=16777217: must be an integer from 0 to 16,777,216",
+        ),
+        (f"2023-11-16 18:15:46,{'9' * 5000},1", "ContextTokens='999"),
+        (f"2023-11-16 18:15:46,{'9' * 200_000},1", "is not CSV: field larger than field limit"),
+        ("2023-11-16 18:15:46,5\r6,1", "is not CSV"),
+        ("2023-11-16 18:15:46,\0,1", "ContextTokens="),
+        ("2023-11-16 18:15:46+25:00,5,1", "TIMESTAMP"),
+        ("2023-11-16 18:15:46.١,5,1", "TIMESTAMP"),
+        ("2023-02-30 18:15:46,5,1", "TIMESTAMP"),
+        ("NaN,5,1", "TIMESTAMP"),
     ],
 )
 def test_malformed_lines_of_azure(tmp_path, bad, message):
@@ -316,15 +369,30 @@ PROMPTS = """\
 
 
 def test_prompts_of_a_file(tmp_path):
-    found = read_prompts(written(tmp_path, PROMPTS), TraceLimits(max_prompt_tokens=2), max_tokens=8)
+    found = read_prompts(written(tmp_path, PROMPTS), NONE, max_tokens=8)
     assert not found.has_arrivals
     items = found.items(0)
-    assert [item.prompt for item in items] == ["Hello", array("i", [1, 2]), (Message("user", "Hi"),)]
+    assert [item.prompt for item in items] == ["Hello", array("i", [1, 2, 3]), (Message("user", "Hi"),)]
     assert [item.max_tokens for item in items] == [3, 8, 8]
     assert found.items(1) == items
-    timed = '{"prompt": "b", "arrival_s": 2}\n{"prompt": "a", "arrival_s": 0.5}\n'
-    items = read_prompts(written(tmp_path, timed), TraceLimits(scale=2), max_tokens=8).items(0)
-    assert [(item.index, item.prompt, item.arrival_s) for item in items] == [(0, "a", 1.0), (1, "b", 4.0)]
+
+
+@pytest.mark.parametrize("start", [0, 0.5, 100, 1e9])
+def test_the_first_prompt_of_a_file_comes_at_once(tmp_path, start):
+    lines = ({"prompt": name, "arrival_s": start + after} for name, after in (("b", 2), ("a", 0), ("c", 3)))
+    file = written(tmp_path, "\n".join(map(json.dumps, lines)))
+    items = read_prompts(file, TraceLimits(scale=2, limit=2), max_tokens=8).items(0)
+    assert [(item.index, item.prompt, item.arrival_s) for item in items] == [(0, "a", 0.0), (1, "b", 4.0)]
+
+
+def test_prompts_are_cut_if_they_are_token_ids(tmp_path):
+    limits = TraceLimits(max_prompt_tokens=2)
+    ids, *texts = (line + "\n" for line in sorted(PROMPTS.splitlines(), key=lambda line: "[1" not in line))
+    (item,) = read_prompts(written(tmp_path, ids), limits, max_tokens=8).items(0)
+    assert item.prompt == array("i", [1, 2])
+    for text in texts:
+        with pytest.raises(MalformedLine, match=r"lines:2: max_prompt_tokens=2 can cut .* this is text"):
+            read_prompts(written(tmp_path, ids + text), limits, max_tokens=8)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +407,12 @@ def test_prompts_of_a_file(tmp_path):
         ('{"messages": []}', "messages=[]"),
         ('{"messages": [{"role": "user"}]}', "must have role and content"),
         ('{"prompt": "a", "arrival_s": 1}', "in all lines or in none"),
+        (
+            '{"prompt": "a", "max_tokens": 16777217}',
+            "max_tokens=16777217: must be an integer from 1 to 16,777,",
+        ),
+        ('{"prompt": "a\\ud800"}', "holds half a character"),
+        ('{"messages": [{"role": "user", "content": "\\udfff"}]}', "holds half a character"),
     ],
 )
 def test_malformed_prompts(tmp_path, bad, message):

@@ -6,21 +6,22 @@ A line is written at once and in full, so that what was killed goes on where it 
 import fcntl
 import json
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from octavo.core.errors import InvalidConfig, OctavoError
+from octavo.core.errors import InvalidConfig, OctavoError, shown
 
 
 class JournalFile(ABC):
-    """An open journal, which no other process may have open.
+    """An open journal, which no other process may have open. What is no journal is left as it is.
 
     Attributes:
         WHOLE, PART: what its first line and its other lines are of: their "kind".
-        head: the first line; None in a new file.
+        is_new: no part of it is measured yet.
 
     Raises:
         OctavoError: the file cannot be opened, is in use, or is no journal; names the line.
@@ -31,13 +32,15 @@ class JournalFile(ABC):
 
     def __init__(self, file: Path) -> None:
         self.path = file
-        self.head: dict[str, Any] | None = None
-        self._has_parts = False
+        self.is_new = True
+        self._head: dict[str, Any] = {}
         try:
-            self._file = file.open("a+b")
+            self._file = file.open("a+b", buffering=0)
         except OSError as error:
             raise OctavoError(f"cannot open {file}: {error.strerror}") from error
         try:
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                raise OctavoError(f"{file} is no regular file: a journal is read again")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read()
         except BlockingIOError:
@@ -55,34 +58,40 @@ class JournalFile(ABC):
     ) -> None:
         self._file.close()
 
-    def begin(self, head: Mapping[str, Any]) -> None:
-        """Write the first line, or check that the one there is has the same settings.
+    def begin(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the first line, or check that the one there has the same settings; gives the one that holds.
 
         A file without parts is nobody's: its first line is replaced.
+
+        Args:
+            head: with "settings", a mapping.
 
         Raises:
             InvalidConfig: the file is of another one; names what differs.
         """
-        if not self._has_parts:
+        if self.is_new:
             self._file.truncate(0)
             self._append({"kind": self.WHOLE, **head})
-            self.head = dict(head)
-            return
-        assert self.head is not None
-        before, now = self.head["settings"], head["settings"]
-        different = [name for name in now if before.get(name) != now[name]]
-        if different:
-            name = different[0]
-            raise InvalidConfig(
-                f"{self.path} was begun with {name}={before.get(name)!r}, not {now[name]!r}; "
-                "choose another file, or the same settings"
-            )
+            self._head = dict(head)
+        before, now = self._head["settings"], head["settings"]
+        for name in dict.fromkeys((*now, *before)):
+            if before.get(name) != now.get(name):
+                was, wanted = _difference(before.get(name), now.get(name))
+                raise InvalidConfig(
+                    f"{self.path} was begun with {name}={was}, not {wanted}; "
+                    "choose another file with --journal, or the same settings"
+                )
+        return dict(self._head)
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Write the line of a part."""
+        """Write the line of a part.
+
+        Raises:
+            OctavoError: it cannot be written.
+        """
         self._append({"kind": self.PART, **entry})
         self._take(dict(entry))
-        self._has_parts = True
+        self.is_new = False
 
     @abstractmethod
     def _take(self, entry: dict[str, Any]) -> None:
@@ -93,26 +102,53 @@ class JournalFile(ABC):
         """
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line = memoryview(json.dumps(entry).encode() + b"\n")
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OctavoError(f"cannot write {self.path}: {error.strerror}") from error
 
     def _read(self) -> None:
-        self._file.seek(0)
         good = 0
-        for number, line in enumerate(self._file, 1):
-            if not line.endswith(b"\n"):
-                break  # it was killed while it wrote
-            try:
-                entry = json.loads(line)
-                if entry["kind"] == self.WHOLE and number == 1:
-                    self.head = entry
-                elif entry["kind"] == self.PART and number > 1:
-                    self._take(entry)
-                    self._has_parts = True
-                else:
-                    raise ValueError
-            except (ValueError, KeyError, TypeError):
-                raise OctavoError(f"{self.path}:{number}: no line of a {self.WHOLE}") from None
-            good += len(line)
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                kind = self.WHOLE if number == 1 else self.PART
+                if not line.endswith(b"\n") and _begins(kind, line):
+                    break  # it was killed while it wrote
+                try:
+                    self._take_line(kind, json.loads(line))
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    raise OctavoError(
+                        f"{self.path}:{number}: no line of a {self.WHOLE}; it is left as it is"
+                    ) from None
+                good += len(line)
         self._file.truncate(good)
+
+    def _take_line(self, kind: str, entry: Any) -> None:
+        """Raises ValueError, KeyError, TypeError: it is none of ours."""
+        if entry["kind"] != kind:
+            raise ValueError
+        told = {name: value for name, value in entry.items() if name != "kind"}
+        if kind == self.PART:
+            self._take(told)
+            self.is_new = False
+        else:
+            self._head = told
+            if not isinstance(told["settings"], dict):
+                raise TypeError
+
+
+def _begins(kind: str, line: bytes) -> bool:
+    """Whether this may be the beginning of a line of that kind, and so was written here."""
+    start = json.dumps({"kind": kind})[:-1].encode()
+    return start.startswith(line) or line.startswith(start + b",")
+
+
+def _difference(before: Any, now: Any) -> tuple[str, str]:
+    """Two values that differ, to be read; of lists the first element that does, and the one before."""
+    if isinstance(before, list) and isinstance(now, list):
+        same = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), 0)
+        before, now = (each[max(0, same - 1) : same + 1] for each in (before, now))
+    return shown(before), shown(now)

@@ -1,5 +1,6 @@
 """``octavo tune``: which block size and step budget suit this machine and this workload."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -8,8 +9,9 @@ import typer
 from octavo.cli import options
 from octavo.cli.bench import running
 from octavo.cli.bench import workload_options as asked
-from octavo.cli.bench.delivering import Delivery, Html, Png, check_directory
+from octavo.cli.bench.delivering import Delivery, Html, Png, tried_file
 from octavo.cli.bench.progress import long_bar
+from octavo.cli.bench.writing import write_text
 from octavo.cli.completion import one_of
 from octavo.core.config import MAX_BLOCK_SIZE
 from octavo.core.errors import InvalidConfig, OctavoError, shown
@@ -86,7 +88,10 @@ def tune(
         Path, typer.Option(help="Grows by a line for each round; run again, it goes on from there.")
     ] = Path("tune.jsonl"),
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the recommendation there, for --config.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the recommendation there, for --config.", callback=tried_file
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --output replace a file.")] = False,
     no_ceilings: running.NoCeilings = False,
@@ -101,11 +106,16 @@ def tune(
     --max-chunk-tokens), which are kept unless another is better for certain. Killed or interrupted, the same
     command goes on where it was.
     """
-    delivery = Delivery(as_json=as_json, output=None, html=html, png=png)
-    if output is not None:
-        check_directory(output)
-        if output.exists() and not force:
-            raise InvalidConfig(f"output={output} is there already; --force replaces it")
+    delivery = Delivery(
+        as_json=as_json,
+        output=None,
+        html=html,
+        png=png,
+        besides={"--output": output, "--journal": journal},
+    )
+    asked.refuse_unused(context)
+    if output is not None and output.is_file() and not force:
+        raise InvalidConfig(f"output={output} is there already; --force replaces it")
     from octavo.bench.metrics.slo import parse_slo
     from octavo.bench.report.head import head
     from octavo.bench.report.tune import document
@@ -115,6 +125,7 @@ def tune(
     from octavo.bench.tuning.racing import Race, standing
     from octavo.bench.tuning.runner import run_race
     from octavo.bench.tuning.verdict import describe_candidates, judge
+    from octavo.bench.workloads.item import digest
 
     model = name or model
     goal = choose(objective, has_slo=slo is not None)
@@ -136,13 +147,20 @@ def tune(
     if not axes:
         raise InvalidConfig("block_sizes, step_budgets, chunk_budgets: nothing to try but what is used now")
     race = Race(baseline, axes, minutes * 60)
+    made = asked.make_workload(
+        is_chat=chat,
+        vocabulary=asked.make_vocabulary(vocab_size),
+        **{**context.params, "kind": workload, "file": file},
+    )
     command = ["bench", "serve", "--model", model, "--repeats", "1", "--no-ceilings", "--json"]
-    command += _arguments(context, (*_ASKED, *_ENGINE))
+    command += _arguments(context, {*_ASKED, *_ENGINE}.difference(asked.unused(context.params)))
     interrupted = False
     with Journal(journal) as book:
-        is_new = not book.rounds
         begin = head(
-            "tune", running.arguments_of(context), threads=threads, ceilings=is_new and not no_ceilings
+            "tune",
+            running.arguments_of(context),
+            threads=threads,
+            ceilings=book.is_new and not no_ceilings,
         )
         settings = {
             "model": model,
@@ -152,10 +170,11 @@ def tune(
             "candidates": [one.as_dict() for each in axes.values() for one in each],
             "seed": seed,
             "measured_with": command,
+            "workload_digest": digest(made.items(0)),
             "octavo": begin["octavo"],
             "cpu": begin["machine"]["cpu"],
         }
-        book.begin({**begin, "settings": settings})
+        begin = book.begin({**begin, "settings": settings})
         num_before = len(book.rounds)
         try:
             with long_bar("Tuning", race.budget_s, counts=False) as show:
@@ -163,10 +182,8 @@ def tune(
         except KeyboardInterrupt:
             interrupted = True
         now = standing(race, book.rounds)
-        assert book.head is not None
-        report = {key: value for key, value in book.head.items() if key != "kind"}
         runs = [each for entry in book.entries for each in entry["measured"]]
-        report |= {
+        report = begin | {
             "interrupted": interrupted,
             "objective": {"name": goal, "means": MEANS[goal], "slo": limits},
             "baseline": baseline.as_dict(),
@@ -179,14 +196,16 @@ def tune(
             "rounds": book.entries,
         }
     report["warnings"] = _warnings(report, now, num_before, journal)
-    if output is not None and now.phase == "over":
-        _write_config(output, report, context)
-    delivery.give(report, document)
+    try:
+        if output is not None and now.phase == "over":
+            _write_config(output, report, context)
+    finally:
+        delivery.give(report, document)
     if interrupted:
         raise typer.Exit(running.INTERRUPTED)
 
 
-def _arguments(context: typer.Context, names: tuple[str, ...]) -> list[str]:
+def _arguments(context: typer.Context, names: Collection[str]) -> list[str]:
     """What says the same to another command that has these parameters."""
     found: list[str] = []
     for parameter in context.command.params:
@@ -205,12 +224,15 @@ def _arguments(context: typer.Context, names: tuple[str, ...]) -> list[str]:
 def _numbers(
     name: str, text: str, *, multiple: int = 1, most: int = 1 << 20, also: str | None = None
 ) -> list[int | str]:
+    from octavo.bench.workloads.lengths import count_of
+
     found: list[int | str] = []
     for part in (each.strip() for each in text.split(",")):
+        number = count_of(part)
         if part == also:
             found.append(part)
-        elif part.isdecimal() and 1 <= int(part) <= most and int(part) % multiple == 0:
-            found.append(int(part))
+        elif number is not None and 1 <= number <= most and number % multiple == 0:
+            found.append(number)
         else:
             what = "integers" if multiple == 1 else f"multiples of {multiple}"
             raise InvalidConfig(
@@ -269,9 +291,9 @@ def _write_config(file: Path, report: dict[str, Any], context: typer.Context) ->
         ("Command", report["command_line"]),
     ]
     try:
-        file.write_text(as_toml(kept, report["verdict"]["recommended"], told), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise OctavoError(f"cannot write {file}: {error}") from error
+        write_text(file, as_toml(kept, report["verdict"]["recommended"], told))
+    except OSError as error:
+        raise OctavoError(f"cannot write {file}: {error.strerror}") from error
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -5,7 +5,10 @@ import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+MOST_TOKENS: Final = 1 << 24  # of one prompt or one answer; more is taken for a mistake
+MOST_TOKEN_ID: Final = 2**31 - 1
 
 
 class Message(NamedTuple):

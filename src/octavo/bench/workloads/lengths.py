@@ -3,13 +3,15 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
-from octavo.core.errors import InvalidConfig, shown
+from octavo.bench.workloads.item import MOST_TOKENS
+from octavo.bench.workloads.lines import numbered_lines
+from octavo.core.errors import InvalidConfig, InvalidRequest, shown
 
-_MOST = 1 << 24
+_MOST_DIGITS: Final = 20  # far beyond any count; Python itself refuses to read thousands
 _HELP = "write 128, uniform:64,256, lognormal:200,0.8 (median, sigma) or empirical:FILE (a number per line)"
 
 
@@ -60,7 +62,7 @@ class Lognormal:
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         """``count`` lengths, rounded."""
         values = np.exp(rng.normal(math.log(self.median), self.sigma, count))
-        return [int(n) for n in np.clip(np.rint(values), 1, _MOST)]
+        return [int(n) for n in np.clip(np.rint(values), 1, MOST_TOKENS)]
 
     def __str__(self) -> str:
         return f"lognormal:{self.median:g},{self.sigma:g}"
@@ -105,25 +107,34 @@ def parse_lengths(name: str, text: str) -> Lengths:
             median, sigma = map(float, parts)
         except ValueError:
             raise InvalidConfig(f"{name}={text!r}: {_HELP}") from None
-        if not (1 <= median <= _MOST and 0 <= sigma <= 10):
-            raise InvalidConfig(f"{name}={text!r}: the median must be 1 to {_MOST}, sigma 0 to 10")
+        if not (1 <= median <= MOST_TOKENS and 0 <= sigma <= 10):
+            raise InvalidConfig(f"{name}={text!r}: the median must be 1 to {MOST_TOKENS:,}, sigma 0 to 10")
         return Lognormal(median, sigma)
     raise InvalidConfig(f"{name}={shown(text)}: {_HELP}")
 
 
+def count_of(text: str) -> int | None:
+    """A number from 0 in digits; None if it is none, or beyond all that is counted here."""
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
 def _length(where: str, text: str) -> int:
     text = text.strip()
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
-        raise InvalidConfig(f"{where}: {shown(text)} is no length; it must be an integer from 1 to {_MOST}")
-    return int(text)
+    found = count_of(text)
+    if found is None or not 1 <= found <= MOST_TOKENS:
+        raise InvalidConfig(
+            f"{where}: {shown(text)} is no length; it must be an integer from 1 to {MOST_TOKENS:,}"
+        )
+    return found
 
 
 def _read(name: str, file: Path) -> tuple[int, ...]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"{name}: cannot read {file}: {error}") from error
-    found = tuple(_length(f"{file}:{i}", line) for i, line in enumerate(lines, 1) if line.strip())
+        lines = list(numbered_lines(file))
+    except InvalidRequest as error:
+        raise InvalidConfig(f"{name}: {error}") from error
+    found = tuple(_length(f"{file}:{number}", line) for number, line in lines)
     if not found:
         raise InvalidConfig(f"{name}: {file} has no lengths")
     return found

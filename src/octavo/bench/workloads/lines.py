@@ -3,9 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from octavo.bench.workloads.item import MOST_TOKENS
 from octavo.core.errors import InvalidRequest, shown
+
+_MOST: Final = 1e18  # whatever a number means here, seconds or milliseconds, more is a mistake
 
 
 class MalformedLine(InvalidRequest):
@@ -48,8 +51,10 @@ def json_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, text in numbered_lines(file):
         try:
             found = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise MalformedLine(file, number, f"is not JSON: {error}") from None
+        except ValueError:
+            raise MalformedLine(file, number, "has an integer of thousands of digits") from None
         if not isinstance(found, dict):
             raise MalformedLine(file, number, f"must be a JSON object, not {shown(found)}")
         yield number, found
@@ -67,19 +72,18 @@ class Fields:
         """The error to raise."""
         return MalformedLine(self.file, self.line, message)
 
-    def integer(self, name: str, *, least: int) -> int:
-        """A whole number."""
+    def tokens(self, name: str, *, least: int) -> int:
+        """A number of tokens."""
         value = self._get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.wrong(f"{name}={shown(value)}: must be an integer, at least {least}")
+        if type(value) is not int or not least <= value <= MOST_TOKENS:
+            raise self.wrong(f"{name}={shown(value)}: must be an integer from {least} to {MOST_TOKENS:,}")
         return value
 
-    def number(self, name: str, *, least: float) -> float:
-        """A number that is finite."""
+    def number(self, name: str) -> float:
+        """A number from 0 to 1e18."""
         value = self._get(name)
-        good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not good or not least <= value < float("inf"):
-            raise self.wrong(f"{name}={shown(value)}: must be a number, at least {least:g}")
+        if type(value) not in (int, float) or not 0 <= value <= _MOST:
+            raise self.wrong(f"{name}={shown(value)}: must be a number from 0 to {_MOST:g}")
         return float(value)
 
     def integers(self, name: str) -> list[int]:

@@ -1,7 +1,8 @@
 """Prompts from a file: a JSON object per line.
 
 ``{"prompt": "a text"}``, ``{"prompt": [1, 2, 3]}`` or ``{"messages": [{"role": "user", "content": "..."}]}``,
-and if wanted ``"max_tokens"``, and ``"arrival_s"``, seconds after the start, in all lines or none.
+and if wanted ``"max_tokens"``, and ``"arrival_s"``, in all lines or none: seconds after any moment, since the
+first comes at 0.
 """
 
 from array import array
@@ -9,12 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.workloads.item import Message, Prompt, WorkItem
+from octavo.bench.workloads.item import MOST_TOKEN_ID, Message, Prompt, WorkItem
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import Fields, json_objects
 from octavo.core.errors import InvalidRequest, shown
-
-_MOST_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +58,57 @@ def read_prompts(file: Path, limits: TraceLimits, *, max_tokens: int) -> Prompts
         has_arrival = "arrival_s" in values
         if items and has_arrival != (items[0].arrival_s is not None):
             raise fields.wrong("arrival_s must be in all lines or in none")
-        wanted = fields.integer("max_tokens", least=1) if "max_tokens" in values else max_tokens
-        arrival_s = fields.number("arrival_s", least=0) * limits.scale if has_arrival else None
+        wanted = fields.tokens("max_tokens", least=1) if "max_tokens" in values else max_tokens
         items.append(
             WorkItem(
                 index=len(items),
                 prompt=_prompt(fields, values, limits),
                 max_tokens=limits.output_len(wanted),
-                arrival_s=arrival_s,
+                arrival_s=fields.number("arrival_s") if has_arrival else None,
             )
         )
     if not items:
         raise InvalidRequest(f"{file} has no prompts")
     items.sort(key=lambda item: item.arrival_s or 0.0)
-    chosen = tuple(replace(item, index=i) for i, item in enumerate(items[: limits.limit]))
-    return PromptsFile(file, chosen, limits)
+    start_s = items[0].arrival_s or 0.0
+    chosen = []
+    for i, item in enumerate(items[: limits.limit]):
+        arrival_s = None if item.arrival_s is None else (item.arrival_s - start_s) * limits.scale
+        chosen.append(replace(item, index=i, arrival_s=arrival_s))
+    return PromptsFile(file, tuple(chosen), limits)
 
 
 def _prompt(fields: Fields, values: dict[str, Any], limits: TraceLimits) -> Prompt:
     if ("prompt" in values) == ("messages" in values):
         raise fields.wrong('must have either "prompt" or "messages"')
+    prompt = values.get("prompt")
+    if (
+        isinstance(prompt, list)
+        and prompt
+        and all(type(t) is int and 0 <= t <= MOST_TOKEN_ID for t in prompt)
+    ):
+        return array("i", prompt[: limits.max_prompt_tokens])
+    if limits.max_prompt_tokens is not None:
+        raise fields.wrong(
+            f"max_prompt_tokens={limits.max_prompt_tokens} can cut prompts of token ids alone, and this is "
+            "text: leave --max-prompt-tokens out, or give token ids"
+        )
     if "messages" in values:
         return tuple(_message(fields, message) for message in _not_empty(fields, values["messages"]))
-    prompt = values["prompt"]
     if isinstance(prompt, str) and prompt:
-        return prompt
-    if isinstance(prompt, list) and prompt and all(type(t) is int and 0 <= t <= _MOST_ID for t in prompt):
-        return array("i", prompt[: limits.max_prompt_tokens])
+        return _whole(fields, prompt)
     raise fields.wrong(f"prompt={shown(prompt)}: must be a text or a list of token ids, not empty")
+
+
+def _whole(fields: Fields, text: str) -> str:
+    """A text that can be encoded: JSON can write half a character, such as ``"\\ud800"``."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise fields.wrong(
+            f"{shown(text)} holds half a character (a lone surrogate): {error.reason}"
+        ) from None
+    return text
 
 
 def _not_empty(fields: Fields, value: Any) -> list[Any]:
@@ -99,5 +121,5 @@ def _message(fields: Fields, value: Any) -> Message:
     if isinstance(value, dict):
         role, content = value.get("role"), value.get("content")
         if isinstance(role, str) and isinstance(content, str):
-            return Message(role, content)
+            return Message(_whole(fields, role), _whole(fields, content))
     raise fields.wrong(f"message {shown(value)}: must have role and content, both texts")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from octavo.bench.workloads.contents import Vocabulary, random_tokens, random_words, stream_of
-from octavo.bench.workloads.item import Message, Prompt, WorkItem
-from octavo.bench.workloads.lengths import Fixed, Lengths
+from octavo.bench.workloads.item import MOST_TOKENS, Message, Prompt, WorkItem
+from octavo.bench.workloads.lengths import Fixed, Lengths, count_of
 from octavo.core.errors import InvalidConfig, shown
 
 Form = Literal["tokens", "text", "chat"]
@@ -31,13 +31,14 @@ def parse_prefix_tree(text: str) -> tuple[PrefixLevel, ...]:
     """
     levels = []
     for part in text.split(","):
-        length, _, branches = part.strip().partition("x")
-        branches = branches or "1"
-        if not (length.isdecimal() and branches.isdecimal() and int(branches) >= 1):
+        length_text, _, branches_text = part.strip().partition("x")
+        length, branches = count_of(length_text), count_of(branches_text or "1")
+        if length is None or not branches or max(length, branches) > MOST_TOKENS:
             raise InvalidConfig(
-                f"prefix={shown(text)}: write a length, or levels as LENGTHxBRANCHES, e.g. 512x1,256x4"
+                f"prefix={shown(text)}: write a length, or levels as LENGTHxBRANCHES, e.g. 512x1,256x4; "
+                f"numbers up to {MOST_TOKENS:,}"
             )
-        levels.append(PrefixLevel(int(length), int(branches)))
+        levels.append(PrefixLevel(length, branches))
     return tuple(level for level in levels if level.length)
 
 

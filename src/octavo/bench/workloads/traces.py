@@ -6,21 +6,27 @@ Azure LLM inference: CSV with the columns ``TIMESTAMP``, ``ContextTokens``, ``Ge
 """
 
 import csv
+import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from octavo.bench.workloads.contents import Vocabulary, random_tokens, stream_of
 from octavo.bench.workloads.item import TokenIds, WorkItem
+from octavo.bench.workloads.lengths import count_of
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import Fields, MalformedLine, json_objects, numbered_lines
 from octavo.core.errors import InvalidRequest, shown
 
 HASH_BLOCK_LEN: Final = 512
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+# Date and time, fraction of a second, offset; without an offset it is UTC.
+_TIME: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]*))? ?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
 _OWN = 1 << 40  # beyond all hash ids: blocks that are nobody else's
 
 
@@ -130,23 +136,26 @@ def _trace(
 def _mooncake(file: Path) -> Iterator[TraceRequest]:
     for number, values in json_objects(file):
         fields = Fields(file, number, values)
-        input_len = fields.integer("input_length", least=1)
+        input_len = fields.tokens("input_length", least=1)
         hash_ids = fields.integers("hash_ids")
         if len(hash_ids) * HASH_BLOCK_LEN < input_len:
             raise fields.wrong(
                 f"{len(hash_ids)} hash_ids name {len(hash_ids) * HASH_BLOCK_LEN} tokens, fewer than "
                 f"input_length={input_len}"
             )
-        arrival_s = fields.number("timestamp", least=0) / 1000
+        arrival_s = fields.number("timestamp") / 1000
         # A request that would generate nothing still has a first token.
-        output_len = max(1, fields.integer("output_length", least=0))
+        output_len = max(1, fields.tokens("output_length", least=0))
         yield TraceRequest(arrival_s, input_len, output_len, tuple(hash_ids))
 
 
 def _azure(file: Path) -> Iterator[TraceRequest]:
     header: list[str] | None = None
     for number, text in numbered_lines(file):
-        row = next(csv.reader([text]))
+        try:
+            row = next(csv.reader([text]))
+        except csv.Error as error:
+            raise MalformedLine(file, number, f"is not CSV: {error}") from None
         if header is None:
             header = row
             missing = [name for name in _AZURE_COLUMNS if name not in header]
@@ -156,24 +165,25 @@ def _azure(file: Path) -> Iterator[TraceRequest]:
         if len(row) != len(header):
             raise MalformedLine(file, number, f"{len(row)} values for {len(header)} columns: {shown(text)}")
         values = dict(zip(header, row, strict=True))
-        counts: dict[str, Any] = {
-            name: int(values[name]) if values[name].strip().isdecimal() else values[name]
-            for name in _AZURE_COLUMNS[1:]
-        }
-        fields = Fields(file, number, counts)
+        counts = {name: count_of(values[name]) for name in _AZURE_COLUMNS[1:]}
+        # What is no count stays as it is, to be shown.
+        fields = Fields(file, number, {k: values[k] if n is None else n for k, n in counts.items()})
         yield TraceRequest(
             _seconds(file, number, values["TIMESTAMP"]),
-            fields.integer("ContextTokens", least=1),
-            max(1, fields.integer("GeneratedTokens", least=0)),
+            fields.tokens("ContextTokens", least=1),
+            max(1, fields.tokens("GeneratedTokens", least=0)),
             (),
         )
 
 
 def _seconds(file: Path, line: int, text: str) -> float:
-    """Of a time like ``2023-11-16 18:15:46.6805900``: more digits than Python's times hold."""
-    whole, _, fraction = text.strip().partition(".")
+    """Of a time like ``2023-11-16 18:15:46.6805900+00:00``: more digits than Python's times hold."""
+    found = _TIME.fullmatch(text.strip())
     try:
-        begin = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
-        return begin + (float(f"0.{fraction}") if fraction else 0.0)
-    except ValueError:
+        if found is None:
+            raise ValueError
+        whole, fraction, zone = found.groups()
+        begin = datetime.fromisoformat(whole + (zone or "Z"))
+        return begin.timestamp() + float(f"0.{fraction or 0}")
+    except (ValueError, OverflowError):
         raise MalformedLine(file, line, f"TIMESTAMP={shown(text)}: no date and time") from None

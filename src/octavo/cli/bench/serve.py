@@ -91,6 +91,7 @@ def serve(
     Latencies count from the moment at which a request was due. Ctrl-C ends it and reports what there is.
     """
     delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
+    asked.refuse_unused(context)
     if (url is None) == (model is None):
         raise InvalidConfig("name either the URL of a server, or a model to load here with --model")
     if ignore_eos not in get_args(IgnoreEos):

@@ -9,7 +9,7 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.bench import running
-from octavo.cli.bench.delivering import Delivery, Html, Output, Png
+from octavo.cli.bench.delivering import Csv, Delivery, Html, Output, Png
 from octavo.cli.bench.progress import long_bar
 from octavo.cli.bench.workload_options import WorkloadSeed
 from octavo.core.config import KVDtype
@@ -46,7 +46,7 @@ def sweep(
     seed: WorkloadSeed = 0,
     kv_memory: options.KVMemory = None,
     threads: options.Threads = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the tables as CSV files there.")] = None,
+    csv: Csv = None,
     no_ceilings: running.NoCeilings = False,
     as_json: options.AsJson = False,
     output: Output = None,
@@ -58,9 +58,11 @@ def sweep(
 
     Killed or interrupted, the same command goes on where it was.
     """
-    delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
+    delivery = Delivery(
+        as_json=as_json, output=output, html=html, png=png, csv=csv, besides={"--journal": journal}
+    )
     from octavo.bench.report.head import head
-    from octavo.bench.report.sweep import document, write_csv
+    from octavo.bench.report.sweep import document
     from octavo.bench.sweep.grid import key_of, make_points
     from octavo.bench.sweep.journal import Journal
     from octavo.bench.sweep.runner import run_points
@@ -87,13 +89,14 @@ def sweep(
     }
     interrupted = False
     with Journal(journal) as book:
-        arguments = running.arguments_of(context)
-        if book.head is None:
-            begin = head("sweep", arguments, threads=threads, ceilings=not no_ceilings)
-            book.begin({**begin, "settings": settings})
-        else:
-            book.begin({"settings": settings})
-        assert book.head is not None
+        begin = head(
+            "sweep",
+            running.arguments_of(context),
+            threads=threads,
+            ceilings=book.is_new and not no_ceilings,
+        )
+        settings |= {"octavo": begin["octavo"], "cpu": begin["machine"]["cpu"]}
+        begin = book.begin({**begin, "settings": settings})
         try:
             with long_bar("Sweep", len(points), counts=True) as show:
                 number = count()
@@ -104,14 +107,11 @@ def sweep(
         measured = [entry for key, entry in book.points.items() if key in wanted]
         order = {key_of(point): i for i, point in enumerate(points)}
         measured.sort(key=lambda entry: order[key_of(entry["point"])])
-        report = {key: value for key, value in book.head.items() if key != "kind"}
-    report |= {
+    report = begin | {
         "interrupted": interrupted,
         "points": measured,
         "warnings": _warnings(measured, len(points)),
     }
-    if csv is not None:
-        write_csv(document(report), csv)
     delivery.give(report, document)
     if interrupted:
         raise typer.Exit(running.INTERRUPTED)
@@ -134,10 +134,15 @@ def _told(point: Mapping[str, Any]) -> str:
 
 
 def _numbers(name: str, text: str, *, least: int) -> "list[Value]":
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= least for part in parts):
-        raise InvalidConfig(f"{name}={shown(text)}: write integers, at least {least}, such as 16,32")
-    return list(dict.fromkeys(int(part) for part in parts))
+    from octavo.bench.workloads.item import MOST_TOKENS
+    from octavo.bench.workloads.lengths import count_of
+
+    found = [count_of(part) for part in text.split(",")]
+    if any(number is None or not least <= number <= MOST_TOKENS for number in found):
+        raise InvalidConfig(
+            f"{name}={shown(text)}: write integers from {least} to {MOST_TOKENS:,}, such as 16,32"
+        )
+    return list(dict.fromkeys(number for number in found if number is not None))
 
 
 def _names(name: str, text: str) -> "list[Value]":

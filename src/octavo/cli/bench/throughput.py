@@ -51,6 +51,7 @@ def throughput(
 ) -> None:
     """Measure how many tokens per second an engine gives when all requests are there at once."""
     delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
+    asked.refuse_unused(context)
     if workload == "chat":
         raise InvalidConfig("workload=chat: turns wait for answers; octavo bench serve measures that")
     from octavo.bench.experiment import ExperimentSettings, describe

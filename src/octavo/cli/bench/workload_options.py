@@ -1,7 +1,8 @@
 """Options that say what is asked, and the workload that they describe."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
 
@@ -49,7 +50,9 @@ MaxOutput = Annotated[int | None, typer.Option("--max-output-tokens", min=1, hel
 VocabSize = Annotated[
     int | None,
     typer.Option(
-        min=2, help="Made-up token ids are below this. Default: 1,000 to 9,999, which most models have."
+        min=2,
+        max=2**31 - 1,
+        help="Made-up token ids are below this. Default: 1,000 to 9,999, which most models have.",
     ),
 ]
 WorkloadSeed = Annotated[int, typer.Option("--seed", min=0, help="Of lengths, contents and arrivals.")]
@@ -74,6 +77,75 @@ SloText = Annotated[
     str | None, typer.Option("--slo", help="What counts as well served, e.g. ttft=0.5,tpot=50ms,e2e=10.")
 ]
 Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
+
+# Parameters that matter for each workload, and for each way of arriving. All others of these are refused.
+_MADE_UP: Final = frozenset({"requests", "input_len", "output_len", "shared_prefix", "vocab_size", "as_text"})
+_OF_FILE: Final = frozenset({"file", "limit", "max_prompt_tokens", "max_output_tokens"})
+_OF_WORKLOAD: Final[Mapping[str, frozenset[str]]] = {
+    "synthetic": _MADE_UP,
+    "repetitive": _MADE_UP | {"phrase_len"},
+    "chat": frozenset({"requests", "input_len", "output_len", "turns", "system_len", "pause"}),
+    "prompts": _OF_FILE | {"output_len"},
+    "mooncake": _OF_FILE | {"vocab_size"},
+    "azure": _OF_FILE | {"vocab_size"},
+}
+_OF_ARRIVALS: Final[Mapping[str, frozenset[str]]] = {
+    "poisson": frozenset({"rate"}),
+    "bursty": frozenset({"rate", "burstiness"}),
+    "trace": frozenset({"scale"}),
+    "closed": frozenset({"concurrency"}),
+    "at-once": frozenset(),
+    "trace or closed": frozenset({"scale", "concurrency"}),  # prompts of a file that may say when
+}
+
+
+def unused(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters of a command that have no effect beside the others, and with what they have none.
+
+    Args:
+        parameters: values by name; commands without "arrivals" have their own.
+    """
+    kind = parameters["workload"]
+    is_chat, as_text = parameters.get("chat", False), parameters.get("as_text", False)
+    used = _OF_WORKLOAD.get(kind)
+    found: dict[str, str] = {}
+    if used is not None:
+        found = dict.fromkeys(frozenset().union(*_OF_WORKLOAD.values()) - used, f"--workload {kind}")
+        if "as_text" in used and is_chat:
+            found |= dict.fromkeys(("as_text", "vocab_size"), "--chat")
+        elif "as_text" in used and as_text:
+            found["vocab_size"] = "--text"
+    arrivals = _arrivals_of(parameters)
+    if arrivals is not None and arrivals in _OF_ARRIVALS:
+        others = frozenset().union(*_OF_ARRIVALS.values()) - _OF_ARRIVALS[arrivals]
+        found |= dict.fromkeys(others, f"{arrivals} arrivals")
+    return found
+
+
+def refuse_unused(context: typer.Context) -> None:
+    """That no option was given which has no effect. Those of a --config file may be for other workloads.
+
+    Raises:
+        InvalidConfig: one was; names it.
+    """
+    found = unused(context.params)
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in found and source is not None and source.name == "COMMANDLINE":
+            raise InvalidConfig(f"{parameter.opts[0]} has no effect with {found[name]}; leave it out")
+
+
+def _arrivals_of(parameters: Mapping[str, Any]) -> str | None:
+    """How requests come; None if the command has no such choice."""
+    if "arrivals" not in parameters:
+        return None
+    if parameters["arrivals"] is not None:
+        return str(parameters["arrivals"])
+    if parameters["rate"] is not None:
+        return "poisson"
+    kind = parameters["workload"]
+    return {"prompts": "trace or closed", "mooncake": "trace", "azure": "trace"}.get(kind, "closed")
 
 
 def make_workload(*, is_chat: bool, vocabulary: "Vocabulary", **options: Any) -> "Workload":
@@ -141,11 +213,17 @@ def make_workload(*, is_chat: bool, vocabulary: "Vocabulary", **options: Any) ->
 
 
 def make_vocabulary(size: int | None, *, most: int | None = None) -> "Vocabulary":
-    """Token ids for made-up prompts, of a model with ``most`` of them if that is known."""
+    """Token ids for made-up prompts, of a model with ``most`` of them if that is known.
+
+    Raises:
+        InvalidConfig: the model has fewer than ``size``.
+    """
     from octavo.bench.workloads.contents import USUAL_VOCAB, Vocabulary
 
     if size is not None:
-        return Vocabulary(0, size) if most is None else Vocabulary(0, min(size, most))
+        if most is not None and size > most:
+            raise InvalidConfig(f"vocab_size={size}: the model has {most:,} token ids; leave it out, or less")
+        return Vocabulary(0, size)
     return Vocabulary.of_size(USUAL_VOCAB if most is None else most)
 
 
