@@ -160,7 +160,9 @@ def run(
 def without_home(value: Any, home: Path) -> Any:
     """The same with "~" for the user's home wherever it stands: reports are for others."""
     if isinstance(value, str):
-        return re.sub(rf"(?<![\w.~/-]){re.escape(str(home))}(?![\w-]|\.\w)", "~", value) if home.name else value
+        return (
+            re.sub(rf"(?<![\w.~/-]){re.escape(str(home))}(?![\w-]|\.\w)", "~", value) if home.name else value
+        )
     if isinstance(value, dict):
         return {name: without_home(each, home) for name, each in value.items()}
     if isinstance(value, list):

@@ -108,6 +108,24 @@ def test_command(run, fake, tmp_path):
     assert "is so many times as fast as" in out
 
 
+def test_tokens_that_nobody_counts_make_no_rates(run, fake, tmp_path):
+    """Four tokens in a piece, without usage, as fast as the other: by pieces four times slower."""
+    a = fake(lambda _: Behaviour(gap_s=0.001))
+    b = fake(lambda _: Behaviour(gap_s=0.004, tokens_per_chunk=4, no_usage=True))
+    arguments = ["--server", f"a={a.url}", "--server", f"b={b.url}", "-n", 2, "--output-len", 16]
+    arguments += ["--input-len", 4, "--rounds", 2, "--no-ceilings", "--output", tmp_path / "report.json"]
+    status, out, _ = run("bench", "compare", *arguments)
+    assert status == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    known = {"requests_per_s", *(f"{name}_s.{p}" for name in ("ttft", "e2e") for p in ("p50", "p99"))}
+    side = report["comparisons"][0]["sides"][1]
+    assert set(side["ratios"]) - {"itl_s.p50", "itl_s.p99", "itl_s.max"} == known
+    assert "output_tokens_per_s" not in side["means"]
+    (text,) = report["warnings"]
+    assert text.startswith("b: 4 answers came without usage, in 16 pieces where 64 tokens were asked for.")
+    assert "No rates could be compared; the warnings say why" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -121,6 +139,36 @@ def test_command(run, fake, tmp_path):
     ],
 )
 def test_wrong_options(run, arguments, message):
+    status, _, err = run("bench", "compare", *arguments)
+    assert status == 1
+    assert message in err
+
+
+SERVERS = ["--server", "a=x", "--server", "b=y"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*SERVERS, "--turns", 3], "--turns has no effect with --workload synthetic; leave it out"),
+        ([*SERVERS, "-w", "repetitive", "--file", "x"], "--file has no effect with --workload repetitive"),
+        ([*SERVERS, "--burstiness", 3], "--burstiness has no effect with closed arrivals"),
+        ([*SERVERS, "--rate", 3, "-c", 2], "--concurrency has no effect with poisson arrivals"),
+        ([*SERVERS, "--scene", "a", "--input-len", 3], "--input-len has no effect with --scene"),
+        ([*SERVERS, "--scene", "a", "-w", "synthetic"], "--workload has no effect with --scene"),
+        ([*SERVERS, "--scene", "a", "--rate", 2], "--rate has no effect with --scene"),
+        ([*SERVERS, "--settings", "{}"], "--settings has no effect with no --model"),
+        ([*SERVERS, "--through", "library"], "--through has no effect with no --model"),
+        (
+            [*SERVERS, "--threads", 2, "--no-ceilings"],
+            "--threads has no effect with --no-ceilings and no --m",
+        ),
+        (["--model", "m", "--api-key-file", "x"], "--api-key-file has no effect with no --server"),
+        (["--model", "m", "--label", "m=x"], "--label has no effect with no --server"),
+        (["--model", "m", "--threads", 2, "--settings", '{"threads": 1}'], "--settings has threads too"),
+    ],
+)
+def test_options_without_effect(run, arguments, message):
     status, _, err = run("bench", "compare", *arguments)
     assert status == 1
     assert message in err
