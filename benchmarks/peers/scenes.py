@@ -50,6 +50,8 @@ def main() -> None:
     if asked.install_only:
         print("\n".join(f"{peer.name} is there" for peer in present))
         raise SystemExit(1 if absent else 0)
+    if not present:
+        raise SystemExit("no peer is there to be run")
     tasks = [as_task(scene) for scene in parse_scenes(asked.scene)]
     if asked.programs is not None:
         write_programs(present, workshop, model, tasks, threads=threads, folder=asked.programs)

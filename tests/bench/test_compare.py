@@ -288,4 +288,4 @@ def test_halves_of_characters_reach_page_and_terminal(run, fake, tmp_path):
     status, out, _ = run("bench", "compare", *arguments, "--rounds", 1, "--no-ceilings", "--html", html)
     assert status == 0
     assert "half \\ud800" in out
-    assert "half \\ud800" in html.read_text()
+    assert "choose with --model-name: half " in html.read_text()

@@ -162,6 +162,15 @@ def test_short_answers_are_warned_of():
     ]
 
 
+def test_other_prompts_are_warned_of():
+    assert warnings_of(
+        comparison([every_metric()] * 2, [every_metric(), every_metric(prompt_tokens=110)])
+    ) == [
+        "In 1 of 2 rounds a counted 100 tokens and b 110 in the same prompts: prompt tokens/s of these are "
+        "not compared."
+    ]
+
+
 def test_several_tokens_at_once_are_warned_of():
     odd = every_metric()
     odd["counts"]["tokens_per_chunk"] = 4.0

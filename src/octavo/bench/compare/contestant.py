@@ -135,7 +135,7 @@ def same_place(a: Address, b: Address) -> bool:
 def _machines(host: str) -> set[str]:
     try:
         found = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(host, None)}
-    except OSError:
+    except (OSError, UnicodeError):
         return {host}
     addresses = map(ipaddress.ip_address, found)
     return {"here" if each.is_loopback or each.is_unspecified else str(each) for each in addresses}

@@ -103,9 +103,9 @@ class _Started:
         port = _free_port()
         command = [part.replace("{port}", str(port)) for part in program.command]
         env = {**os.environ, **program.env}
+        watchdog = Watchdog()
         log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the program
         is_server = program.protocol == "openai"
-        watchdog = Watchdog()
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -106,10 +106,16 @@ def output_differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return _differs(_length(a), _length(b))
 
 
+def prompts_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two sides counted clearly different numbers of tokens in the same prompts."""
+    ours, theirs = a["prompt_tokens"], b["prompt_tokens"]
+    return ours is not None and theirs is not None and _differs(ours, theirs)
+
+
 def _is_alike(metric: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     if metric in _WHOLE_ANSWERS and output_differs(a, b):
         return False
-    return metric != "prompt_tokens_per_s" or not _differs(a["prompt_tokens"], b["prompt_tokens"])
+    return metric != "prompt_tokens_per_s" or not prompts_differ(a, b)
 
 
 def _length(summary: Mapping[str, Any]) -> int:

@@ -5,7 +5,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from octavo.bench.compare.contestant import Contestant, same_place
-from octavo.bench.compare.ratios import is_counted, is_whole, output_differs
+from octavo.bench.compare.ratios import is_counted, is_whole, output_differs, prompts_differ
 from octavo.bench.compare.turns import Contents
 from octavo.core.errors import InvalidConfig
 
@@ -50,7 +50,8 @@ def warnings_of(comparison: Mapping[str, Any]) -> list[str]:
         found += [f"{side['name']}{where}: {text}" for text in _of_side(side)]
         if side["is_restarted"]:
             found.append(side["restarted"])
-    found += [text for other in others if (text := _lengths(first, other, where))]
+    for other in others:
+        found += _lengths(first, other, where)
     if text := _caches(comparison["sides"], where):
         found.append(text)
     return found
@@ -86,17 +87,23 @@ def _of_side(side: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _lengths(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> str | None:
-    """That two sides gave different numbers of tokens."""
+def _lengths(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> list[str]:
+    """That two sides gave, or were given, different numbers of tokens."""
     pairs = _pairs(first, other)
-    odd = [(a, b) for a, b in pairs if is_counted(a) and is_counted(b) and output_differs(a, b)]
-    if not odd:
-        return None
-    ours, theirs = (sum(pair[i]["output_tokens"] for pair in odd) for i in (0, 1))
-    return (
-        f"In {len(odd)} of {len(pairs)} rounds{where} {first['name']} answered {ours:,} tokens and "
-        f"{other['name']} {theirs:,} to the same requests: rates and E2E of these are not compared."
-    )
+    found = []
+    if odd := [(a, b) for a, b in pairs if is_counted(a) and is_counted(b) and output_differs(a, b)]:
+        ours, theirs = (sum(pair[i]["output_tokens"] for pair in odd) for i in (0, 1))
+        found.append(
+            f"In {len(odd)} of {len(pairs)} rounds{where} {first['name']} answered {ours:,} tokens and "
+            f"{other['name']} {theirs:,} to the same requests: rates and E2E of these are not compared."
+        )
+    if odd := [(a, b) for a, b in pairs if prompts_differ(a, b)]:
+        ours, theirs = (sum(pair[i]["prompt_tokens"] for pair in odd) for i in (0, 1))
+        found.append(
+            f"In {len(odd)} of {len(pairs)} rounds{where} {first['name']} counted {ours:,} tokens and "
+            f"{other['name']} {theirs:,} in the same prompts: prompt tokens/s of these are not compared."
+        )
+    return found
 
 
 def _caches(sides: Sequence[Mapping[str, Any]], where: str) -> str | None:

@@ -4,6 +4,8 @@ import contextlib
 import subprocess
 from typing import Final
 
+from octavo.core.errors import OctavoError
+
 # Waits for two lines. The pipe ends when its other end does: without the second line, there was no dismissal.
 # SIGKILL ends what is frozen, too.
 _SCRIPT: Final = 'read -r group || exit 0; read -r dismissed || kill -s KILL -- "-$group"'
@@ -13,17 +15,20 @@ class Watchdog:
     """A shell at the end of a pipe that only this process holds open, out of reach of Ctrl-C.
 
     Raises:
-        OSError: it cannot be started.
+        OctavoError: it cannot be started.
     """
 
     def __init__(self) -> None:
-        self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._shell = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise OctavoError(f"cannot start /bin/sh: {error}") from error
         self._is_guarding = False
 
     def guard(self, group: int) -> None:
