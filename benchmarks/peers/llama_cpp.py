@@ -1,4 +1,4 @@
-"""llama.cpp: the wheel, and compiled for this machine; with Q4_0, and with the file as it is."""
+"""llama.cpp: the wheel, and compiled for this machine; Q4_0, or the file as it is; two ways of attention."""
 
 import tarfile
 from dataclasses import dataclass
@@ -34,10 +34,12 @@ class LlamaCpp(Peer):
     Attributes:
         is_native: compiled here; else from the wheel, which has no code for AVX-512.
         requantize: use Q4_0, for which it has its fastest code; else the file as it is.
+        flash_attention: which way is faster depends on the scene. The wheel decides itself.
     """
 
     is_native: bool
     requantize: bool
+    flash_attention: bool = True
 
     def install(self, workshop: Workshop, model: Path) -> None:
         if self.is_native:
@@ -55,7 +57,8 @@ class LlamaCpp(Peer):
         if self.is_native:
             command = [str(_binary(workshop, "llama-server")), "--model", file, "--port", "{port}"]
             command += ["--threads", threads, "--threads-batch", threads, "--parallel", str(slots)]
-            command += ["--ctx-size", str(context), "--flash-attn", "on", "--no-kv-unified"]
+            command += ["--ctx-size", str(context), "--no-kv-unified"]
+            command += ["--flash-attn", "on" if self.flash_attention else "off"]
         else:
             command = [workshop.python(_WHEEL), str(INSIDE / "llama_cpp_server.py"), file, "{port}"]
             command += [threads, str(slots), str(context)]
@@ -112,6 +115,7 @@ def peers(weights: str = "the file's weights") -> list[Peer]:
     """
     kv = "float16 KV"
     native = "compiled for this processor, flash attention, prompt cache"
+    plain = "compiled for this processor, no flash attention, prompt cache"
     wheel = "wheel (AVX2 code), prompt cache"
     common = {"version": f"xllamacpp {VERSION}"}
     return [
@@ -121,6 +125,15 @@ def peers(weights: str = "the file's weights") -> list[Peer]:
             settings=native,
             is_native=True,
             requantize=True,
+            **common,
+        ),
+        LlamaCpp(
+            name="llama.cpp Q4_0 plain attention",
+            precision=f"requantized to {_QUANTIZED}, {kv}",
+            settings=plain,
+            is_native=True,
+            requantize=True,
+            flash_attention=False,
             **common,
         ),
         LlamaCpp(

@@ -1,6 +1,6 @@
 """The four scenes against Octavo and every peer that can be installed and started here.
 
-    python benchmarks/peers/scenes.py --rounds 3 --html peers.html --output peers.json
+    python benchmarks/peers/scenes.py --rounds 4 --html peers.html --output peers.json
 
 Peers are installed into environments of their own, with pip alone, below --folder. In each scene all are
 started, warmed up, frozen while others work, and given the same requests in turn.
@@ -9,6 +9,8 @@ started, warmed up, frozen while others work, and given the same requests in tur
 import argparse
 import asyncio
 import json
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +47,11 @@ def main() -> None:
     chosen = choose(everyone(precision_for(str(model), {}), weights_of(model)), asked.only, asked.without)
     workshop = Workshop(asked.folder.expanduser())
     present, absent = install(chosen, workshop, model)
+    if asked.install_only:
+        print("\n".join(f"{peer.name} is there" for peer in present))
+        raise SystemExit(1 if absent else 0)
+    if not present:
+        raise SystemExit("no peer is there to be run")
     tasks = [as_task(scene) for scene in parse_scenes(asked.scene)]
     if asked.programs is not None:
         write_programs(present, workshop, model, tasks, threads=threads, folder=asked.programs)
@@ -52,10 +59,11 @@ def main() -> None:
     found = run(present, absent, workshop, model, tasks, threads=threads, asked=asked)
     report = {
         **head("compare", [], threads=threads, ceilings=False),
-        "command_line": " ".join(["python", "benchmarks/peers/scenes.py", *sys.argv[1:]]),
         "model": model.name,
         **found,
     }
+    report = without_home(report, Path.home())
+    report["command_line"] = shlex.join(["python", "benchmarks/peers/scenes.py", *sys.argv[1:]])
     if asked.output:
         asked.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if asked.html:
@@ -72,7 +80,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     names = ", ".join(peer.name for peer in everyone())
     parser.add_argument("--model", default="smollm2", help="a GGUF file, or a name octavo knows")
     parser.add_argument("--scene", default="a,b,c,d")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4, help="in an even number drift cancels")
     parser.add_argument("--warmup", type=int, default=4, help="requests after a start that do not count")
     parser.add_argument("--only", action="append", help=f"may be given several times: {names}")
     parser.add_argument("--without", action="append", default=[], help="leave one out")
@@ -81,6 +89,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--output", type=Path, help="write the JSON here")
     parser.add_argument("--html", type=Path, help="write a page here")
+    parser.add_argument(
+        "--install-only", action="store_true", help="run nothing; status 1 if one is not there"
+    )
     parser.add_argument(
         "--programs", type=Path, help="run nothing; write a FILE for octavo bench compare --program each"
     )
@@ -146,6 +157,19 @@ def run(
             )
 
     return asyncio.run(all_tasks())
+
+
+def without_home(value: Any, home: Path) -> Any:
+    """The same with "~" for the user's home wherever it stands: reports are for others."""
+    if isinstance(value, str):
+        return (
+            re.sub(rf"(?<![\w.~/-]){re.escape(str(home))}(?![\w-]|\.\w)", "~", value) if home.name else value
+        )
+    if isinstance(value, dict):
+        return {name: without_home(each, home) for name, each in value.items()}
+    if isinstance(value, list):
+        return [without_home(each, home) for each in value]
+    return value
 
 
 def write_programs(

@@ -1,156 +1,22 @@
-"""Comparisons: turns, ratios, contestants that fail; programs that are started, frozen and ended."""
+"""Comparisons: turns, contestants that fail, the command."""
 
 import asyncio
 import dataclasses
 import json
-import math
-import os
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import tiny
+from comparing import TASK, Silent, at, compared
 from fake_openai import Behaviour
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from octavo.bench.compare.comparison import Ceilings, compare
 from octavo.bench.compare.contestant import AtUrl, Facts
-from octavo.bench.compare.program import Program, read_program, write_program
-from octavo.bench.compare.ratios import metric_of, ratio
 from octavo.bench.compare.report import contestant_fact, document
 from octavo.bench.compare.rounds import CompareSettings
-from octavo.bench.compare.scenes import SCENES, Task, as_task, parse_scenes
-from octavo.bench.load.arrivals import ArrivalPlan
-from octavo.bench.load.exchange import BROKEN, REFUSED, Exchange
+from octavo.bench.compare.scenes import SCENES, as_task, parse_scenes
 from octavo.bench.load.openai_target import ServerOptions
-from octavo.bench.workloads.lengths import Fixed
-from octavo.bench.workloads.synthetic import Synthetic
-from octavo.core.errors import InvalidConfig, OctavoError
-
-HERE = Path(__file__).parent
-TASK = Task(
-    workload=Synthetic(num_requests=3, input_len=Fixed(4), output_len=Fixed(5)),
-    plan=ArrivalPlan(kind="at-once"),
-)
-
-SERVER = f"""
-import asyncio, sys
-sys.path.insert(0, {str(HERE)!r})
-from fake_openai import FakeServer
-
-async def main():
-    await asyncio.start_server(FakeServer()._serve, "127.0.0.1", int(sys.argv[1]))
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-DRIVER = """
-import json, os, sys, time
-
-with open(sys.argv[1], "a") as starts:
-    starts.write(f"{os.getpid()}\\n")
-print(json.dumps({"ready": True}), flush=True)
-for line in sys.stdin:
-    asked = json.loads(line)
-    if asked["prompt"] == "die":
-        sys.exit(3)
-    if asked["prompt"] == "refuse":
-        print(json.dumps({"id": asked["id"], "error": "not in the mood"}), flush=True)
-        continue
-    print("a library says hello", flush=True)
-    now = time.perf_counter()
-    chunks = [[now + i, 1] for i in range(asked["max_tokens"])]
-    print(json.dumps({"id": asked["id"], "chunks": chunks, "prompt_tokens": 4}), flush=True)
-"""
-
-
-class Silent:
-    def begin(self, name, num_requests): ...
-
-    def done(self, record): ...
-
-
-def run(contestants, *, task=TASK, **settings):
-    """Compare; gives the parts of a report."""
-
-    async def go():
-        how = CompareSettings(**settings)
-        stop = asyncio.Event()
-        return await compare(lambda _: contestants, [task], how, progress=Silent(), stop=stop)
-
-    return asyncio.run(asyncio.wait_for(go(), 120))
-
-
-def at(server, name):
-    return AtUrl(Facts(name=name), server.url, ServerOptions(timeout_s=30, asks_memory=False))
-
-
-@pytest.fixture
-def driver(tmp_path):
-    """A library's driver, and the file in which it notes its starts."""
-    script, starts = tmp_path / "driver.py", tmp_path / "starts"
-    script.write_text(DRIVER)
-    starts.touch()
-    command = [sys.executable, str(script), str(starts)]
-    return Program(facts=Facts(name="library"), command=command, protocol="lines", timeout_s=30), starts
-
-
-def summary(failed=0, complete=True, **metrics):
-    return {"complete": complete, "requests": {"failed": failed}, **metrics}
-
-
-def test_ratio_by_hand():
-    ours = [summary(output_tokens_per_s=20.0), summary(output_tokens_per_s=40.0)]
-    theirs = [summary(output_tokens_per_s=10.0), summary(output_tokens_per_s=10.0)]
-    found = ratio("output_tokens_per_s", ours, theirs)
-    # Logarithms of 2 and 4: mean 1.5 log 2; standard deviation log 2 / sqrt 2; Student's t 12.7062.
-    half = 12.7062 * math.log(2) / math.sqrt(2) / math.sqrt(2)
-    assert found["ratio"] == pytest.approx(math.sqrt(8))
-    assert found["low"] == pytest.approx(math.exp(1.5 * math.log(2) - half))
-    assert found["high"] == pytest.approx(math.exp(1.5 * math.log(2) + half))
-    assert found["rounds"] == pytest.approx([2, 4])
-
-
-def test_less_of_a_time_is_better():
-    ours, theirs = [summary(ttft_s={"p50": 0.1})], [summary(ttft_s={"p50": 0.4})]
-    found = ratio("ttft_s.p50", ours, theirs)
-    assert found["ratio"] == pytest.approx(4)
-    assert found["low"] is None
-
-
-@pytest.mark.parametrize(
-    "spoiled",
-    [None, summary(failed=1, e2e_s={"p50": 1.0}), summary(complete=False, e2e_s={"p50": 1.0}), summary()],
-)
-def test_only_rounds_that_both_finished_count(spoiled):
-    good = summary(e2e_s={"p50": 1.0})
-    other = summary(e2e_s={"p50": 3.0})
-    assert ratio("e2e_s.p50", [good, good], [spoiled, other])["rounds"] == pytest.approx([3])
-    assert ratio("e2e_s.p50", [good], [spoiled]) is None
-
-
-def test_turns_alternate_and_all_get_the_same(fake):
-    log = []
-    a = fake(lambda asked: log.append(("a", asked.body["prompt"])) or Behaviour(gap_s=0.002))
-    b = fake(lambda asked: log.append(("b", asked.body["prompt"])) or Behaviour(gap_s=0.02))
-    found = run([at(a, "a"), at(b, "b")], rounds=3)
-    turns = [(who, prompt) for who, prompt in log if prompt != "Hello"]
-    assert [who for who, _ in turns] == ["a"] * 3 + ["b"] * 3 + (["a"] * 3 + ["b"] * 3) * 3
-    prompts = [sorted(p for _, p in turns[i : i + 3]) for i in range(0, len(turns), 3)]
-    assert prompts[0::2] == prompts[1::2]  # a and b
-    assert len({json.dumps(each) for each in prompts}) == 4  # warm-up and three rounds
-    first, second = found["comparisons"][0]["sides"]
-    for metric in ("tpot_s.p50", "output_tokens_per_s"):
-        told = second["ratios"][metric]
-        assert told["low"] <= told["ratio"] <= told["high"]
-        assert told["ratio"] > 1
-        values = [[metric_of(each, metric) for each in side["rounds"]] for side in (first, second)]
-        by_hand = [x / y if metric.startswith("output") else y / x for x, y in zip(*values, strict=True)]
-        assert told["rounds"] == pytest.approx(by_hand)
-    assert found["warnings"] == []
+from octavo.core.errors import InvalidConfig
 
 
 def test_nobody_works_in_anothers_turn(fake):
@@ -162,14 +28,14 @@ def test_nobody_works_in_anothers_turn(fake):
         return Behaviour(gap_s=0.001)
 
     servers.update(a=fake(choose), b=fake(choose))
-    run([at(server, name) for name, server in servers.items()], rounds=2)
+    compared([at(server, name) for name, server in servers.items()], rounds=2)
     assert set(busy) == {1}
 
 
 def test_one_that_is_not_there_is_told(fake):
     a, b = fake(), fake()
     gone = AtUrl(Facts(name="gone"), "http://127.0.0.1:9", ServerOptions(timeout_s=5))
-    found = run([at(a, "a"), gone, at(b, "b")], rounds=2)
+    found = compared([at(a, "a"), gone, at(b, "b")], rounds=2)
     told = {side["name"]: side for side in found["comparisons"][0]["sides"]}
     assert "does not start" in told["gone"]["failure"]
     assert told["gone"]["rounds"] == [None, None]
@@ -186,7 +52,7 @@ def test_one_that_dies_drops_out(fake):
         return Behaviour(status=500 if len(asked) > 7 else 200)  # the probe, warm-up, first round
 
     a, b = fake(), fake(choose)
-    found = run([at(a, "a"), at(b, "b")], rounds=3)
+    found = compared([at(a, "a"), at(b, "b")], rounds=3)
     first, second = found["comparisons"][0]["sides"]
     assert second["failure"] == "round 2: http 500: told to answer 500"
     assert [each is not None for each in second["rounds"]] == [True, True, False]
@@ -198,112 +64,7 @@ def test_one_that_dies_drops_out(fake):
 def test_two_of_one_name_are_refused(fake):
     server = fake()
     with pytest.raises(InvalidConfig, match="two contestants are called a"):
-        run([at(server, "a"), at(server, "a")])
-
-
-def test_a_program_stays_or_starts_anew_when_memory_is_short(driver):
-    program, starts = driver
-    found = run([program], rounds=3)
-    side = found["comparisons"][0]["sides"][0]
-    assert len(starts.read_text().split()) == 1
-    assert len(side["starts_s"]) == 1
-    assert not side["is_restarted"]
-    assert side["peak_rss_bytes"] > 1 << 20
-    starts.write_text("")
-    found = run([program], rounds=3, floor_bytes=1 << 60)
-    side = found["comparisons"][0]["sides"][0]
-    assert side["failure"] is None
-    assert side["is_restarted"]
-    assert len(starts.read_text().split()) == len(side["starts_s"]) == 4
-    assert any("started in every round" in text for text in found["warnings"])
-
-
-def state_of(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def test_a_program_is_frozen_and_ended(driver):
-    program, starts = driver
-
-    async def go():
-        running = await program.start()
-        pid = int(starts.read_text())
-        running.rest()
-        while state_of(pid) != "T":
-            await asyncio.sleep(0.01)
-        running.wake()
-        exchange = Exchange()
-        await running.target.send("hello", 2, exchange)
-        assert exchange.failure is None
-        assert exchange.chunk_tokens == [1, 1]
-        assert exchange.prompt_tokens == 4
-        running.rest()
-        await running.stop()
-        assert running.peak_rss_bytes() > 1 << 20
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-    asyncio.run(asyncio.wait_for(go(), 60))
-
-
-def test_a_driver_refuses_and_dies(driver):
-    program, _ = driver
-
-    async def go():
-        running = await program.start()
-        exchange = Exchange()
-        await running.target.send("refuse", 2, exchange)
-        assert (exchange.failure, exchange.detail) == (REFUSED, "not in the mood")
-        for _ in range(2):  # while it dies, and after
-            exchange = Exchange()
-            await running.target.send("die", 2, exchange)
-            assert exchange.failure == BROKEN
-        await running.stop()
-
-    asyncio.run(asyncio.wait_for(go(), 60))
-
-
-def test_a_server_is_started_at_a_free_port(tmp_path):
-    script = tmp_path / "server.py"
-    script.write_text(SERVER)
-    facts = Facts(name="fake", precision="none at all")
-    program = Program(facts=facts, command=[sys.executable, str(script), "{port}"], timeout_s=30)
-    side = run([program], rounds=2)["comparisons"][0]["sides"][0]
-    assert side["failure"] is None
-    assert side["precision"] == "none at all"
-    assert side["told"]["server"] == "nobody 7.7"
-    assert side["starts_s"][0] > 0
-    assert side["means"]["requests_per_s"]["repeats"] == 2
-
-
-@pytest.mark.parametrize("protocol", ["openai", "lines"])
-def test_the_last_words_of_a_program_are_told(protocol):
-    command = [sys.executable, "-c", "import sys; print('no such device', file=sys.stderr); sys.exit(9)"]
-    program = Program(facts=Facts(name="x"), command=command, protocol=protocol, timeout_s=30)
-    with pytest.raises(OctavoError, match="ended with status 9; it said: no such device"):
-        asyncio.run(program.start())
-
-
-def test_a_program_that_never_answers():
-    command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    program = Program(facts=Facts(name="x"), command=command, timeout_s=0.5)
-    with pytest.raises(OctavoError, match=r"no answer within 0\.5 s; it said nothing"):
-        asyncio.run(program.start())
-
-
-def test_a_program_that_is_not_there():
-    with pytest.raises(OctavoError, match="cannot start /no/such/thing"):
-        asyncio.run(Program(facts=Facts(name="x"), command=["/no/such/thing"]).start())
-
-
-def test_programs_are_written_and_read(driver, tmp_path):
-    program, _ = driver
-    file = tmp_path / "program.json"
-    write_program(program, file)
-    assert read_program(file) == program
-    file.write_text('{"name": "x", "comand": []}')
-    with pytest.raises(InvalidConfig, match="comand"):
-        read_program(file)
+        compared([at(server, "a"), at(server, "a")])
 
 
 def test_scenes_are_those_of_the_library():
@@ -347,6 +108,24 @@ def test_command(run, fake, tmp_path):
     assert "is so many times as fast as" in out
 
 
+def test_tokens_that_nobody_counts_make_no_rates(run, fake, tmp_path):
+    """Four tokens in a piece, without usage, as fast as the other: by pieces four times slower."""
+    a = fake(lambda _: Behaviour(gap_s=0.001))
+    b = fake(lambda _: Behaviour(gap_s=0.004, tokens_per_chunk=4, no_usage=True))
+    arguments = ["--server", f"a={a.url}", "--server", f"b={b.url}", "-n", 2, "--output-len", 16]
+    arguments += ["--input-len", 4, "--rounds", 2, "--no-ceilings", "--output", tmp_path / "report.json"]
+    status, out, _ = run("bench", "compare", *arguments)
+    assert status == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    known = {"requests_per_s", *(f"{name}_s.{p}" for name in ("ttft", "e2e") for p in ("p50", "p99"))}
+    side = report["comparisons"][0]["sides"][1]
+    assert set(side["ratios"]) - {"itl_s.p50", "itl_s.p99", "itl_s.max"} == known
+    assert "output_tokens_per_s" not in side["means"]
+    (text,) = report["warnings"]
+    assert text.startswith("b: 4 answers came without usage, in 16 pieces where 64 tokens were asked for.")
+    assert "No rates could be compared; the warnings say why" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -360,6 +139,36 @@ def test_command(run, fake, tmp_path):
     ],
 )
 def test_wrong_options(run, arguments, message):
+    status, _, err = run("bench", "compare", *arguments)
+    assert status == 1
+    assert message in err
+
+
+SERVERS = ["--server", "a=x", "--server", "b=y"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*SERVERS, "--turns", 3], "--turns has no effect with --workload synthetic; leave it out"),
+        ([*SERVERS, "-w", "repetitive", "--file", "x"], "--file has no effect with --workload repetitive"),
+        ([*SERVERS, "--burstiness", 3], "--burstiness has no effect with closed arrivals"),
+        ([*SERVERS, "--rate", 3, "-c", 2], "--concurrency has no effect with poisson arrivals"),
+        ([*SERVERS, "--scene", "a", "--input-len", 3], "--input-len has no effect with --scene"),
+        ([*SERVERS, "--scene", "a", "-w", "synthetic"], "--workload has no effect with --scene"),
+        ([*SERVERS, "--scene", "a", "--rate", 2], "--rate has no effect with --scene"),
+        ([*SERVERS, "--settings", "{}"], "--settings has no effect with no --model"),
+        ([*SERVERS, "--through", "library"], "--through has no effect with no --model"),
+        (
+            [*SERVERS, "--threads", 2, "--no-ceilings"],
+            "--threads has no effect with --no-ceilings and no --m",
+        ),
+        (["--model", "m", "--api-key-file", "x"], "--api-key-file has no effect with no --server"),
+        (["--model", "m", "--label", "m=x"], "--label has no effect with no --server"),
+        (["--model", "m", "--threads", 2, "--settings", '{"threads": 1}'], "--settings has threads too"),
+    ],
+)
+def test_options_without_effect(run, arguments, message):
     status, _, err = run("bench", "compare", *arguments)
     assert status == 1
     assert message in err
@@ -471,32 +280,12 @@ def test_settings_that_differ_between_scenes_are_told_once(fake):
     assert told == "1.2; Q4_0; 2 threads, 1 slot (a, b), 16 slots (c); by pipes"
 
 
-def test_sigterm_leaves_no_program_behind(driver, tmp_path):
-    program, starts = driver
-    slow = dataclasses.replace(
-        program,
-        facts=Facts(name="slow"),
-        command=[
-            sys.executable,
-            "-c",
-            f"import os, time; open({str(starts)!r}, 'a').write(f'{{os.getpid()}}\\n'); time.sleep(600)",
-        ],
-    )
-    files = [tmp_path / "library.json", tmp_path / "slow.json"]
-    for each, file in zip([program, slow], files, strict=True):
-        write_program(each, file)
-    command = [sys.executable, "-m", "octavo", "bench", "compare", "--no-ceilings", "--json"]
-    command += [part for file in files for part in ("--program", str(file))]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    while len(pids := starts.read_text().split()) < 2:
-        assert process.poll() is None
-        time.sleep(0.05)
-    assert state_of(pids[0]) == "T"  # the first rests while the second starts
-    process.terminate()
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    sides = json.loads(out)["comparisons"][0]["sides"]
-    assert sides[1]["failure"] == "interrupted while it started"
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid), 0)
+def test_halves_of_characters_reach_page_and_terminal(run, fake, tmp_path):
+    """What a server says of itself may be no text that a file can hold."""
+    a, b = fake(), fake(models=("half \ud800", "other"))
+    html = tmp_path / "report.html"
+    arguments = ["--server", f"a={a.url}", "--server", f"b={b.url}", "-n", 1, "--output-len", 2]
+    status, out, _ = run("bench", "compare", *arguments, "--rounds", 1, "--no-ceilings", "--html", html)
+    assert status == 0
+    assert "half \\ud800" in out
+    assert "choose with --model-name: half " in html.read_text()

@@ -71,10 +71,10 @@ def test_everyone_says_what_it_is():
         assert peer.settings
 
 
-@pytest.mark.parametrize("index", range(9))
+@pytest.mark.parametrize("index", range(10))
 def test_a_peer_is_installed_and_can_be_started(workshop, tmp_path, index):
     peers = everyone()
-    assert len(peers) == 9
+    assert len(peers) == 10
     peer, model = peers[index], tmp_path / "model.Q4_1.gguf"
     compiled(workshop)
     peer.install(workshop, model)
@@ -120,11 +120,26 @@ def test_llama_cpp_gets_slots_with_room(workshop, tmp_path):
         assert context // slots > load.longest
 
 
+def test_llama_cpp_comes_with_both_ways_of_attention(workshop, tmp_path):
+    compiled(workshop)
+    forms = {peer.name: peer for peer in everyone() if peer.name.startswith("llama.cpp Q4_0")}
+    load = loads()[0]
+    flash, plain = (
+        forms[name].program(workshop, tmp_path / "model.gguf", load)
+        for name in ("llama.cpp Q4_0", "llama.cpp Q4_0 plain attention")
+    )
+    index = flash.command.index("--flash-attn") + 1
+    assert (flash.command[index], plain.command[index]) == ("on", "off")
+    assert [*plain.command[:index], "on", *plain.command[index + 1 :]] == flash.command
+    assert flash.facts.settings.replace("flash", "no flash") == plain.facts.settings
+
+
 def test_what_cannot_be_installed_is_told(workshop, tmp_path):
     from scenes import install
 
     present, absent = install(everyone(), workshop, tmp_path / "model.gguf")
-    needs_compiler = ["llama.cpp Q4_0", "llama.cpp", "llama.cpp wheel Q4_0"]
+    needs_compiler = [peer.name for peer in everyone() if peer.name.startswith("llama.cpp")]
+    assert len(needs_compiler) == 4
     assert [peer.name for peer in present] == [p.name for p in everyone() if p.name not in needs_compiler]
     assert absent == dict.fromkeys(needs_compiler, "cannot be installed: there is no network")
 
@@ -217,3 +232,43 @@ def test_programs_for_the_command_line(workshop, tmp_path, capsys):
     write_programs(everyone(), workshop, model, tasks, threads=2, folder=tmp_path / "programs")
     files = [Path(line) for line in capsys.readouterr().out.split("\n") if line]
     assert [read_program(file).facts.name for file in files] == [peer.name for peer in everyone()]
+
+
+def test_a_report_does_not_tell_where_its_writer_lives():
+    from scenes import without_home
+
+    report = {
+        "absent": {"x": "cannot be installed: /home/ann/.cache/octavo/peers/x/bin/python -m ... failed"},
+        "sides": [{"model": "/home/ann/m.gguf", "rounds": [1.5, None, True], "note": "in /home/ann."}],
+        "others": ["/home/annika/x", "/srv/home/ann/x", "see '/home/ann/y'", "/home/ann.old/z"],
+    }
+    assert without_home(report, Path("/home/ann")) == {
+        "absent": {"x": "cannot be installed: ~/.cache/octavo/peers/x/bin/python -m ... failed"},
+        "sides": [{"model": "~/m.gguf", "rounds": [1.5, None, True], "note": "in ~."}],
+        "others": ["/home/annika/x", "/srv/home/ann/x", "see '~/y'", "/home/ann.old/z"],
+    }
+    assert without_home("/root/x", Path("/")) == "/root/x"
+
+
+def test_installing_alone(workshop, tmp_path, monkeypatch, capsys):
+    import scenes
+
+    compiled(workshop)
+    monkeypatch.setattr(scenes, "Workshop", lambda _: workshop)
+    monkeypatch.setattr(scenes, "resolve", lambda _: tmp_path / "model.gguf")
+    monkeypatch.setattr(scenes, "precision_for", lambda *_: "Q4_1")
+    monkeypatch.setattr(scenes, "weights_of", lambda _: "Q4_1")
+    monkeypatch.setattr(sys, "argv", ["scenes.py", "--install-only", "--only", "llama.cpp", "--only", "vllm"])
+    with pytest.raises(SystemExit) as left:
+        scenes.main()
+    assert left.value.code == 0
+    assert capsys.readouterr().out == "llama.cpp is there\nvllm is there\n"
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--only", "llama.cpp wheel Q4_0"])
+    monkeypatch.setattr(workshop.__class__, "install", fail)
+    with pytest.raises(SystemExit) as left:
+        scenes.main()
+    assert left.value.code == 1
+
+
+def fail(*_, **__):
+    raise OctavoError("there is no network")

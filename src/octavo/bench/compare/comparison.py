@@ -11,6 +11,8 @@ from octavo.bench.compare.contestant import Contestant
 from octavo.bench.compare.ratios import means, ratios
 from octavo.bench.compare.rounds import CompareSettings, Side, restarted_note, run_rounds
 from octavo.bench.compare.scenes import Task
+from octavo.bench.compare.turns import Contents, order_of
+from octavo.bench.compare.warnings import warnings_beforehand, warnings_of
 from octavo.bench.experiment import Progress
 from octavo.bench.workloads.item import digest
 
@@ -71,26 +73,37 @@ async def compare(
     Returns:
         ``settings``, ``comparisons`` (one per task), ``absent``, ``ceilings``, ``warnings``, ``interrupted``.
     """
-    comparisons = []
+    comparisons: list[dict[str, Any]] = []
+    beforehand: list[str] = []
     for task in tasks:
         if stop.is_set():
             break
+        contestants = contestants_of(task)
+        contents = Contents.choose(task.workload, contestants)
+        beforehand += warnings_beforehand(contestants, contents)
         sides = await run_rounds(
-            contestants_of(task),
-            task.workload,
+            contestants,
+            contents,
             task.plan,
             settings,
             progress=progress,
             stop=stop,
             between_rounds=(lambda: None) if ceilings is None else ceilings.measure,
         )
-        comparisons.append(_of_task(task, sides))
+        comparisons.append(_of_task(task, sides, contents))
+    found = ["Interrupted: what follows is a part of it."] if stop.is_set() else []
+    found += [f"{name} is not there: {why}" for name, why in (absent or {}).items()]
+    found += beforehand
+    for comparison in comparisons:
+        found += warnings_of(comparison)
+    if settings.rounds == 1 and not stop.is_set():
+        found.append("One round only: no confidence intervals, and the first has the first turn.")
     return {
         "settings": settings.as_dict(),
         "comparisons": comparisons,
         "absent": dict(absent or {}),
         "ceilings": None if ceilings is None else ceilings.as_dict(),
-        "warnings": _warnings(comparisons, absent or {}, settings, interrupted=stop.is_set()),
+        "warnings": list(dict.fromkeys(found)),
         "interrupted": stop.is_set(),
     }
 
@@ -112,7 +125,7 @@ def stop_when_told() -> asyncio.Event:
     return stop
 
 
-def _of_task(task: Task, sides: Sequence[Side]) -> dict[str, Any]:
+def _of_task(task: Task, sides: Sequence[Side], contents: Contents) -> dict[str, Any]:
     told = []
     for side in sides:
         entry = {**side.as_dict(), "means": means(side.rounds)}
@@ -128,42 +141,12 @@ def _of_task(task: Task, sides: Sequence[Side]) -> dict[str, Any]:
         "workload": {
             **task.workload.describe(),
             **task.plan.describe(),
-            "digest": digest(task.workload.items(0)),
+            "contents": "own" if contents.own else "same",
+            "digest": digest(contents.of_round(0, 0)),
         },
+        "order": [
+            [told[place]["name"] for place in order_of(number, len(told))]
+            for number in range(len(sides[0].rounds))
+        ],
         "sides": told,
     }
-
-
-def _warnings(
-    comparisons: Sequence[Mapping[str, Any]],
-    absent: Mapping[str, str],
-    settings: CompareSettings,
-    *,
-    interrupted: bool,
-) -> list[str]:
-    found = ["Interrupted: what follows is a part of it."] if interrupted else []
-    found += [f"{name} is not there: {why}" for name, why in absent.items()]
-    for comparison in comparisons:
-        where = f" (scene {comparison['task']})" if comparison["task"] else ""
-        for side in comparison["sides"]:
-            if side["failure"]:
-                found.append(f"{side['name']} dropped out{where}: {side['failure']}")
-            found += [f"{side['name']}{where}: {text}" for text in _odd(side["rounds"])]
-            if side["is_restarted"]:
-                found.append(side["restarted"])
-    if settings.rounds == 1 and not interrupted:
-        found.append("One round only: no confidence intervals.")
-    return list(dict.fromkeys(found))
-
-
-def _odd(rounds: Sequence[Mapping[str, Any] | None]) -> list[str]:
-    """What makes rounds less than comparable."""
-    known = [each for each in rounds if each is not None]
-    found = []
-    failed = sum(each["requests"]["failed"] for each in known)
-    if failed:
-        total = sum(each["requests"]["total"] for each in known)
-        found.append(f"{failed} of {total} requests failed; their rounds do not count.")
-    if short := sum(each["counts"]["shorter_than_asked"] for each in known):
-        found.append(f"{short} answers were shorter than asked for.")
-    return found

@@ -1,8 +1,11 @@
 """What can be compared: something that is started, is given requests when its turn comes, and rests else."""
 
+import ipaddress
+import socket
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from octavo.bench.load.http import Address
 from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 from octavo.bench.load.target import Target
 
@@ -61,10 +64,17 @@ class Running(Protocol):
 
 
 class Contestant(Protocol):
-    """Can be started."""
+    """Can be started.
+
+    Attributes:
+        runs_at: where a server is that ran before; None of what is started here, with a memory of its own.
+    """
 
     @property
     def facts(self) -> Facts: ...  # noqa: D102
+
+    @property
+    def runs_at(self) -> Address | None: ...  # noqa: D102
 
     async def start(self) -> Running:
         """Start it and wait until it has answered a small request.
@@ -80,6 +90,7 @@ class AtUrl:
 
     def __init__(self, facts: Facts, url: str, options: ServerOptions) -> None:
         self.facts = facts
+        self.runs_at: Address | None = Address.parse(url)
         self._url = url
         self._options = options
 
@@ -114,3 +125,17 @@ def told_of(target: Target) -> dict[str, Any]:
     """What a target says of itself that belongs into a comparison's report."""
     told = target.describe()
     return {name: told[name] for name in ("server", "model", "ignore_eos") if name in told}
+
+
+def same_place(a: Address, b: Address) -> bool:
+    """Whether two addresses are those of one server, as far as their names can be resolved."""
+    return (a.port, a.base) == (b.port, b.base) and not _machines(a.host).isdisjoint(_machines(b.host))
+
+
+def _machines(host: str) -> set[str]:
+    try:
+        found = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return {host}
+    addresses = map(ipaddress.ip_address, found)
+    return {"here" if each.is_loopback or each.is_unspecified else str(each) for each in addresses}

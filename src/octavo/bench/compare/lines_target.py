@@ -17,16 +17,19 @@ Requests come at any time and run together; the model's end tokens do not end th
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, REFUSED, Exchange
+from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, NO_OUTPUT, REFUSED, Exchange
 from octavo.bench.load.target import MemoryFacts
 from octavo.bench.workloads.item import Prompt, prompt_as_json
 from octavo.core.errors import OctavoError, shown
 
 _GONE: Final = "the program ended"
+# What reading a line that is not what it should be may raise; JSON may be nested too deeply to be read.
+_NOT_IT: Final = (ValueError, KeyError, TypeError, RecursionError)
 
 
 class LinesTarget:
@@ -50,7 +53,7 @@ class LinesTarget:
             await asyncio.Event().wait()  # whoever started it notices that it has ended
         try:
             is_ready = json.loads(line)["ready"] is True
-        except (ValueError, KeyError, TypeError):
+        except _NOT_IT:
             is_ready = False
         if not is_ready:
             raise OctavoError(f'instead of {{"ready": true}} the program said {shown(line)}')
@@ -101,14 +104,15 @@ class LinesTarget:
         return None
 
     async def _read(self) -> None:
-        while line := await self._stdout.readline():
-            try:
-                found = json.loads(line)
-                answered = self._waiting.get(found["id"])
-            except (ValueError, KeyError, TypeError):
-                continue  # libraries print all kinds of things
-            if answered is not None and not answered.done():
-                answered.set_result(found)
+        with contextlib.suppress(ValueError):  # a line without end: nothing more can be understood
+            while line := await self._stdout.readline():
+                try:
+                    found = json.loads(line)
+                    answered = self._waiting.get(found["id"])
+                except _NOT_IT:
+                    continue  # libraries print all kinds of things
+                if answered is not None and not answered.done():
+                    answered.set_result(found)
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(ConnectionError(_GONE))
@@ -119,15 +123,28 @@ def _take(found: dict[str, Any], exchange: Exchange) -> None:
         exchange.fail(REFUSED, str(found["error"]))
         return
     try:
+        before = -math.inf
         for moment, count in found.get("chunks", ()):
+            if not before <= moment < math.inf:
+                raise ValueError(f"moment {shown(moment)} after {before}")
+            before = moment
             exchange.chunk_s.append(float(moment))
-            exchange.chunk_tokens.append(int(count))
-        exchange.prompt_tokens = int(found["prompt_tokens"])
-        exchange.cached_tokens = int(found.get("cached_tokens", 0))
-        exchange.output_tokens = int(found.get("output_tokens", sum(exchange.chunk_tokens)))
+            exchange.chunk_tokens.append(_integer(count, least=1))
+        exchange.prompt_tokens = _integer(found["prompt_tokens"])
+        exchange.output_tokens = _integer(found.get("output_tokens", sum(exchange.chunk_tokens)))
+        if found.get("cached_tokens") is not None:
+            exchange.cached_tokens = _integer(found["cached_tokens"])
     except (KeyError, TypeError, ValueError) as error:
         exchange.fail(BAD_ANSWER, f"{error!r} in {shown(found)}")
         return
+    if not exchange.output_tokens:
+        exchange.fail(NO_OUTPUT)
     exchange.finish_reason = "length"
     exchange.finish_s = exchange.chunk_s[-1] if exchange.chunk_s else time.perf_counter()
     exchange.finish_had_output = bool(exchange.chunk_s)
+
+
+def _integer(value: Any, *, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{shown(value)} is no integer from {least}")
+    return value

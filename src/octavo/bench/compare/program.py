@@ -15,6 +15,7 @@ from typing import IO, Any, Final, Literal, get_args
 
 from octavo.bench.compare.contestant import Facts, Running
 from octavo.bench.compare.lines_target import LinesTarget
+from octavo.bench.compare.watchdog import Watchdog
 from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 from octavo.bench.load.rss import peak_rss_bytes
 from octavo.bench.load.target import Target
@@ -57,6 +58,11 @@ class Program:
         if not self.command:
             raise InvalidConfig(f"{self.facts.name}: no command")
 
+    @property
+    def runs_at(self) -> None:
+        """Nowhere before it is started."""
+        return
+
     async def start(self) -> Running:
         """Start it and wait for its first answer.
 
@@ -82,11 +88,14 @@ class Program:
 class _Started:
     """A running program and all that it started: a process group of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, target: Target, log: IO[bytes]) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, target: Target, log: IO[bytes], watchdog: Watchdog
+    ) -> None:
         self.target = target
         self.start_s: float | None = None
         self._process = process
         self._log = log
+        self._watchdog = watchdog
         self._peak: int | None = None
 
     @staticmethod
@@ -94,6 +103,7 @@ class _Started:
         port = _free_port()
         command = [part.replace("{port}", str(port)) for part in program.command]
         env = {**os.environ, **program.env}
+        watchdog = Watchdog()
         log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the program
         is_server = program.protocol == "openai"
         try:
@@ -108,7 +118,9 @@ class _Started:
             )
         except OSError as error:
             log.close()
+            watchdog.dismiss()
             raise OctavoError(f"cannot start {command[0]}: {error}") from error
+        watchdog.guard(process.pid)
         target: Target
         if is_server:
             options = ServerOptions(pid=process.pid, body=dict(program.body), asks_memory=False)
@@ -117,7 +129,7 @@ class _Started:
             assert process.stdin is not None
             assert process.stdout is not None
             target = LinesTarget(process.stdin, process.stdout)
-        return _Started(process, target, log)
+        return _Started(process, target, log, watchdog)
 
     async def wait_ready(self) -> None:
         """Try until it answers."""
@@ -168,6 +180,7 @@ class _Started:
         finally:
             self._signal(signal.SIGKILL)  # and what it left behind
             await self._process.wait()
+            self._watchdog.dismiss()
         if not self._log.closed:
             self._log.close()
 

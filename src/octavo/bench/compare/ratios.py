@@ -1,7 +1,7 @@
 """How many times better one side is than another, round by round."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from octavo.bench.metrics.spread import interval, ratio_interval
 
@@ -15,11 +15,27 @@ METRICS: Final[Mapping[str, Better]] = {
     "ttft_s.p99": "less",
     "tpot_s.p50": "less",
     "tpot_s.p99": "less",
+    # A median and a greatest gap too: one huge step makes gaps so few that p99 does not see them.
+    "itl_s.p50": "less",
     "itl_s.p99": "less",
+    "itl_s.max": "less",
     "e2e_s.p50": "less",
     "e2e_s.p99": "less",
+    "goodput.requests_per_s": "more",
 }
 Rounds = Sequence[Mapping[str, Any] | None]
+
+_COUNTING: Final = ("output_tokens_per_s", "tpot_s.p50", "tpot_s.p99", "goodput.requests_per_s")
+# What depends on how long the answers were, and so cannot be compared if one side's were longer.
+_WHOLE_ANSWERS: Final = (
+    "output_tokens_per_s",
+    "prompt_tokens_per_s",
+    "requests_per_s",
+    "e2e_s.p50",
+    "e2e_s.p99",
+    "goodput.requests_per_s",
+)
+_ALIKE: Final = 0.02  # numbers of tokens that differ by less than this fraction are taken for the same
 
 
 def means(rounds: Rounds) -> dict[str, dict[str, Any]]:
@@ -36,13 +52,14 @@ def ratio(metric: str, ours: Rounds, theirs: Rounds) -> dict[str, Any] | None:
     """How many times better ours is: 2 is twice the rate or half the time.
 
     Each round gives one ratio of two runs that were minutes apart, so what the machine did to both cancels.
-    Their geometric mean has a 95 % interval by Student's t on the logarithms. None if no round has both.
+    Their geometric mean has a 95 % interval by Student's t on the logarithms. None if there is no round in
+    which both are known and can be compared.
     """
     is_rate = METRICS[metric] == "more"
     found = []
     for our, their in zip(ours, theirs, strict=False):
         a, b = metric_of(our, metric), metric_of(their, metric)
-        if a is not None and b is not None and a > 0 and b > 0:
+        if a and b and a > 0 and b > 0 and _is_alike(metric, our or {}, their or {}):
             found.append(a / b if is_rate else b / a)
     if not found:
         return None
@@ -57,8 +74,11 @@ def ratios(ours: Rounds, theirs: Rounds) -> dict[str, dict[str, Any]]:
 
 
 def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
-    """A metric of a round that was complete and answered in full; else None."""
-    if summary is None or not summary["complete"] or summary["requests"]["failed"]:
+    """A metric of a round that was complete and answered in full; else None.
+
+    None too if it needs the number of output tokens and that is not known.
+    """
+    if not is_whole(summary) or (metric in _COUNTING and not is_counted(summary)):
         return None
     found: Any = summary
     for name in metric.split("."):
@@ -66,3 +86,43 @@ def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
             return None
         found = found.get(name)
     return found if isinstance(found, (int, float)) else None
+
+
+def is_whole(summary: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a round took place, was not interrupted, and all its requests were answered."""
+    return summary is not None and summary["complete"] and not summary["requests"]["failed"]
+
+
+def is_counted(summary: Mapping[str, Any]) -> bool:
+    """Whether the number of output tokens is known: from usage, or by as many pieces as tokens asked for.
+
+    Pieces of a stream alone tell nothing: there may be several tokens in each.
+    """
+    return not summary["counts"]["without_usage"] or summary["output_tokens"] == summary["asked_tokens"]
+
+
+def output_differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two sides answered the same requests at clearly different length, as far as that is known."""
+    return _differs(_length(a), _length(b))
+
+
+def prompts_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two sides counted clearly different numbers of tokens in the same prompts."""
+    ours, theirs = a["prompt_tokens"], b["prompt_tokens"]
+    return ours is not None and theirs is not None and _differs(ours, theirs)
+
+
+def _is_alike(metric: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    if metric in _WHOLE_ANSWERS and output_differs(a, b):
+        return False
+    return metric != "prompt_tokens_per_s" or not prompts_differ(a, b)
+
+
+def _length(summary: Mapping[str, Any]) -> int:
+    """Output tokens; where nobody counted them, what was asked for."""
+    found: int = summary["output_tokens" if is_counted(summary) else "asked_tokens"]
+    return found
+
+
+def _differs(a: int, b: int) -> bool:
+    return abs(a - b) > _ALIKE * max(a, b)

@@ -17,9 +17,12 @@ _NAMES: Final = {
     "ttft_s.p99": "TTFT p99",
     "tpot_s.p50": "TPOT p50",
     "tpot_s.p99": "TPOT p99",
+    "itl_s.p50": "ITL p50",
     "itl_s.p99": "ITL p99",
+    "itl_s.max": "ITL max",
     "e2e_s.p50": "E2E p50",
     "e2e_s.p99": "E2E p99",
+    "goodput.requests_per_s": "goodput/s",
 }
 _TELLING: Final = (
     "output_tokens_per_s",
@@ -27,6 +30,7 @@ _TELLING: Final = (
     "ttft_s.p50",
     "tpot_s.p50",
     "itl_s.p99",
+    "itl_s.max",
     "e2e_s.p99",
 )
 _MOST_LINES: Final = 6  # that a plot can tell apart
@@ -41,8 +45,7 @@ def document(report: Mapping[str, Any]) -> Document:
     if report.get("model"):
         facts.append(("Model", report["model"]))
     facts += map(_task_fact, comparisons)
-    rounds = report["settings"]["rounds"]
-    facts.append(("Rounds", f"{rounds}; in each the same new requests go to everyone in turn"))
+    facts.append(("Rounds", _rounds_fact(report)))
     facts += [(name, contestant_fact(comparisons, name)) for name in _names(comparisons)]
     sheets = [rate_sheet(comparisons), ratio_sheet(comparisons)]
     for each in comparisons:
@@ -166,7 +169,7 @@ def _headline(comparisons: Sequence[Mapping[str, Any]]) -> str:
         where = f" in scene {each['task']}" if each["task"] else ""
         parts.append(f"{figures(ratios[fastest])} times as fast as {fastest}{where}")
     if not parts:
-        return "Nothing could be compared"
+        return "No rates could be compared; the warnings say why"
     return f"{first}, beside the fastest other: " + ", ".join(parts)
 
 
@@ -216,6 +219,18 @@ def _task_fact(comparison: Mapping[str, Any]) -> tuple[str, str]:
     if comparison["task"]:
         return f"Scene {comparison['task']}", comparison["description"]
     return "Workload", workload_fact(comparison["workload"])
+
+
+def _rounds_fact(report: Mapping[str, Any]) -> str:
+    """How many, what each gets, and who had which turn."""
+    text = f"{report['settings']['rounds']}; in each, all have new requests in turn"
+    if not report["comparisons"]:
+        return text
+    first = report["comparisons"][0]
+    own = first["workload"]["contents"] == "own"
+    text += ", of the same lengths, with contents of their own" if own else ", the same for all"
+    orders = [", ".join(names) for names in first["order"]]
+    return f"{text}; order: {'; '.join(orders)}" if orders else text
 
 
 def _shown(metric: str, value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""A, B, C, A, B, C, ...: every contestant gets the same requests in every round, one works at a time.
+"""A B C, C B A, ...: every contestant gets alike requests in every round, one works at a time.
 
 A machine that others use too is faster in one minute than in the next. In turns, all see the same minutes,
 and the ratio of two contestants within a round hardly depends on them.
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from octavo.bench.compare.contestant import Contestant, Running, told_of
-from octavo.bench.experiment import WARM_UP, Progress
+from octavo.bench.compare.turns import Contents, order_of
+from octavo.bench.experiment import Progress
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.generator import run_load
 from octavo.bench.metrics.slo import Slo
 from octavo.bench.metrics.summary import summarize
-from octavo.bench.workloads.item import WorkItem, Workload
+from octavo.bench.workloads.item import WorkItem
 from octavo.core.errors import InvalidConfig, OctavoError
 from octavo.core.units import format_bytes
 from octavo.engine.machine import available_memory
@@ -38,7 +39,7 @@ class CompareSettings:
         InvalidConfig: a value out of range.
     """
 
-    rounds: int = 5
+    rounds: int = 6
     warm_up: int | None = None
     slo: Slo | None = None
     floor_bytes: int = _FLOOR_BYTES
@@ -64,13 +65,16 @@ class Side:
     """A contestant and what was found of it.
 
     Attributes:
-        rounds: a summary for each round, None where it did not take part.
+        place: in the list of contestants.
+        rounds: a summary for each round with ``asked_tokens``, the output tokens wanted of all its requests;
+            None where it did not take part.
         starts_s: how long each start took.
         failure: why it takes part no more.
         is_restarted: memory is short, so it starts in every round.
     """
 
     contestant: Contestant
+    place: int
     rounds: list[dict[str, Any] | None] = field(default_factory=list)
     starts_s: list[float] = field(default_factory=list)
     peak_rss_bytes: int | None = None
@@ -94,7 +98,7 @@ class Side:
 
 async def run_rounds(
     contestants: Sequence[Contestant],
-    workload: Workload,
+    contents: Contents,
     plan: ArrivalPlan,
     settings: CompareSettings,
     *,
@@ -105,6 +109,7 @@ async def run_rounds(
     """Start all, then give them turns.
 
     Args:
+        contents: of these contestants.
         stop: when set, it ends after what runs; what there is comes back.
         between_rounds: called before each round, when all rest.
 
@@ -114,8 +119,8 @@ async def run_rounds(
     names = [contestant.facts.name for contestant in contestants]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InvalidConfig(f"two contestants are called {twice[0]}")
-    sides = [Side(contestant) for contestant in contestants]
-    match = _Match(workload, plan, settings, progress, stop)
+    sides = [Side(contestant, place) for place, contestant in enumerate(contestants)]
+    match = _Match(contents, plan, settings, progress, stop)
     try:
         for side in sides:
             if not stop.is_set():
@@ -124,10 +129,9 @@ async def run_rounds(
             if stop.is_set():
                 break
             between_rounds()
-            items = workload.items(number)
-            for side in sides:
-                found = None if stop.is_set() else await match.turn(side, number, items)
-                side.rounds.append(found)
+            for place in order_of(number, len(sides)):
+                found = None if stop.is_set() else await match.turn(sides[place], number)
+                sides[place].rounds.append(found)
     finally:
         for side in sides:
             await _stop(side)
@@ -136,7 +140,7 @@ async def run_rounds(
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    workload: Workload
+    contents: Contents
     plan: ArrivalPlan
     settings: CompareSettings
     progress: Progress
@@ -152,7 +156,7 @@ class _Match:
             side.is_restarted = True
             await _stop(side)
 
-    async def turn(self, side: Side, number: int, items: list[WorkItem]) -> dict[str, Any] | None:
+    async def turn(self, side: Side, number: int) -> dict[str, Any] | None:
         """One round of one contestant."""
         if side.failure is not None:
             return None
@@ -160,6 +164,7 @@ class _Match:
             await self._start(side)
         if side.running is None:
             return None
+        items = self.contents.of_round(number, side.place)
         side.running.wake()
         name = f"Round {number + 1} of {self.settings.rounds}: {side.contestant.facts.name}"
         found = await self._load(side, items, name)
@@ -196,7 +201,7 @@ class _Match:
         if side.running.start_s is not None:
             side.starts_s.append(side.running.start_s)
         side.told = told_of(side.running.target)
-        items = self.workload.items(WARM_UP)[: self.settings.warm_up]
+        items = self.contents.of_warm_up(side.place)[: self.settings.warm_up]
         if not items:
             return
         found = await self._load(side, items, f"Warming up {name}")
@@ -228,7 +233,10 @@ class _Match:
                 await watching
         if ended.is_set() and not self.stop.is_set():
             return None
-        return summarize(result, self.settings.slo)
+        return {
+            **summarize(result, self.settings.slo),
+            "asked_tokens": sum(item.max_tokens for item in items),
+        }
 
 
 async def _stop(side: Side) -> None:

@@ -40,7 +40,8 @@ SCENES: Final = {scene.name: scene for scene in OF_LIBRARY}
 
 
 def as_task(scene: Scene, *, seed: int = 0) -> Task:
-    """The same requests for everyone, new ones in each round, so that none finds an earlier one's cached."""
+    """New requests in each round, and other ones than those of any other scene: none is found in a cache."""
+    seed = seed * len(SCENES) + list(SCENES).index(scene.name)
     prefixes = (PrefixLevel(scene.shared_len, 1),) if scene.shared_len else ()
     return Task(
         workload=Synthetic(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -51,7 +52,7 @@ def compare(
     scene: Annotated[
         str | None, typer.Option(help="Instead of a workload: a, b, c, d, or several with commas.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each; in an even number drift cancels.")] = 6,
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests after a start that do not count. Default: a round.")
     ] = None,
@@ -93,6 +94,7 @@ def compare(
     frozen while others work. Ctrl-C ends it and reports what there is.
     """
     delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
+    asked.refuse_unused(context, _unused(context.params))
     from octavo.bench.compare import report as reports
     from octavo.bench.compare.rounds import CompareSettings
     from octavo.bench.compare.scenes import Task, as_task, parse_scenes
@@ -173,6 +175,18 @@ def measure(
     return asyncio.run(run())
 
 
+def _unused(given: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters that have no effect beside the others, and with what they have none."""
+    found = asked.unused(given) if given["scene"] is None else dict.fromkeys(asked.OF_REQUESTS, "--scene")
+    if given["model"] is None:
+        found |= dict.fromkeys(("through", "settings"), "no --model")
+        if given["no_ceilings"]:
+            found["threads"] = "--no-ceilings and no --model"
+    if not given["server"]:
+        found |= dict.fromkeys(("label", "api_key", "api_key_file"), "no --server")
+    return found
+
+
 def _octavo(model: str | None, through: str, settings: dict[str, Any]) -> "list[Contestant]":
     if model is None:
         return []
@@ -221,4 +235,6 @@ def _parse_settings(text: str, threads: int | None) -> dict[str, Any]:
         raise InvalidConfig(f"settings={shown(text)}: not JSON: {error}") from None
     if not isinstance(found, dict):
         raise InvalidConfig(f"settings={shown(text)}: must be a JSON object")
+    if threads is not None and "threads" in found:
+        raise InvalidConfig(f"threads={threads}: --settings has threads too; leave one out")
     return found if threads is None else {"threads": threads, **found}

@@ -98,6 +98,8 @@ _OF_ARRIVALS: Final[Mapping[str, frozenset[str]]] = {
     "at-once": frozenset(),
     "trace or closed": frozenset({"scale", "concurrency"}),  # prompts of a file that may say when
 }
+# All that say which requests come, and when.
+OF_REQUESTS: Final = frozenset({"workload", "arrivals"}).union(*_OF_WORKLOAD.values(), *_OF_ARRIVALS.values())
 
 
 def unused(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -123,13 +125,17 @@ def unused(parameters: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def refuse_unused(context: typer.Context) -> None:
+def refuse_unused(context: typer.Context, found: Mapping[str, str] | None = None) -> None:
     """That no option was given which has no effect. Those of a --config file may be for other workloads.
+
+    Args:
+        found: parameters without effect, and with what they have none; None are those of ``unused``.
 
     Raises:
         InvalidConfig: one was; names it.
     """
-    found = unused(context.params)
+    if found is None:
+        found = unused(context.params)
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)

@@ -1,0 +1,133 @@
+"""What a reader must know before believing a comparison."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
+
+from octavo.bench.compare.contestant import Contestant, same_place
+from octavo.bench.compare.ratios import is_counted, is_whole, output_differs, prompts_differ
+from octavo.bench.compare.turns import Contents
+from octavo.core.errors import InvalidConfig
+
+_CACHED: Final = 0.1  # a difference in the cached fraction of prompt tokens that is worth a word
+_SEVERAL: Final = 1.05  # tokens per piece
+
+
+def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents) -> list[str]:
+    """Of servers that may be one, or share a cache.
+
+    Raises:
+        InvalidConfig: two are the same server, and nothing but the same prompts can be asked of both.
+    """
+    before = [(each.facts.name, each.runs_at) for each in contestants if each.runs_at is not None]
+    found = []
+    for (a, here), (b, there) in combinations(before, 2):
+        if not same_place(here, there):
+            continue
+        if not contents.can_differ:
+            raise InvalidConfig(
+                f"{a} and {b} are the same server, {there}: the second would find the first one's prompts in "
+                "its cache, as this workload has the same for all; name different servers"
+            )
+        found.append(f"{a} and {b} are the same server, {there}: their ratio says how much is chance.")
+    if not contents.can_differ:
+        names = " and ".join(name for name, _ in before)
+        found.append(
+            f"This workload has the same prompts for all: if {names} share a cache, who comes later finds "
+            "there what another computed."
+        )
+    return found
+
+
+def warnings_of(comparison: Mapping[str, Any]) -> list[str]:
+    """Of one task, from its part of the report."""
+    where = f" (scene {comparison['task']})" if comparison["task"] else ""
+    first, *others = comparison["sides"]
+    found = []
+    for side in comparison["sides"]:
+        if side["failure"]:
+            found.append(f"{side['name']} dropped out{where}: {side['failure']}")
+        found += [f"{side['name']}{where}: {text}" for text in _of_side(side)]
+        if side["is_restarted"]:
+            found.append(side["restarted"])
+    for other in others:
+        found += _lengths(first, other, where)
+    if text := _caches(comparison["sides"], where):
+        found.append(text)
+    return found
+
+
+def _of_side(side: Mapping[str, Any]) -> list[str]:
+    """What makes its rounds less than comparable."""
+    known = [each for each in side["rounds"] if each is not None]
+    found = []
+    if failed := sum(each["requests"]["failed"] for each in known):
+        total = sum(each["requests"]["total"] for each in known)
+        found.append(f"{failed} of {total} requests failed; their rounds do not count.")
+    rounds = [each for each in known if is_whole(each)]
+    counted = [each for each in rounds if is_counted(each)]
+    if uncounted := [each for each in rounds if not is_counted(each)]:
+        without = sum(each["counts"]["without_usage"] for each in uncounted)
+        pieces = sum(each["output_tokens"] for each in uncounted)
+        asked = sum(each["asked_tokens"] for each in uncounted)
+        found.append(
+            f"{without} answers came without usage, in {pieces:,} pieces where {asked:,} tokens were asked "
+            "for. How many tokens they had is not known: there are no tokens/s and no TPOT, and other "
+            "ratios hold only if these answers were as long as the others'."
+        )
+    if sum(each["counts"]["without_usage"] for each in counted):
+        found.append("answers came without usage; as many pieces came as tokens were asked for.")
+    if short := sum(each["counts"]["shorter_than_asked"] for each in counted):
+        why = "" if side["told"].get("ignore_eos") else ", as the model's end token was not ignored"
+        ok = sum(each["requests"]["ok"] for each in counted)
+        found.append(f"{short} of {ok} answers were shorter than asked for{why}.")
+    per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in counted), default=0.0)
+    if per_piece > _SEVERAL:
+        found.append(f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces.")
+    return found
+
+
+def _lengths(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> list[str]:
+    """That two sides gave, or were given, different numbers of tokens."""
+    pairs = _pairs(first, other)
+    found = []
+    if odd := [(a, b) for a, b in pairs if is_counted(a) and is_counted(b) and output_differs(a, b)]:
+        ours, theirs = (sum(pair[i]["output_tokens"] for pair in odd) for i in (0, 1))
+        found.append(
+            f"In {len(odd)} of {len(pairs)} rounds{where} {first['name']} answered {ours:,} tokens and "
+            f"{other['name']} {theirs:,} to the same requests: rates and E2E of these are not compared."
+        )
+    if odd := [(a, b) for a, b in pairs if prompts_differ(a, b)]:
+        ours, theirs = (sum(pair[i]["prompt_tokens"] for pair in odd) for i in (0, 1))
+        found.append(
+            f"In {len(odd)} of {len(pairs)} rounds{where} {first['name']} counted {ours:,} tokens and "
+            f"{other['name']} {theirs:,} in the same prompts: prompt tokens/s of these are not compared."
+        )
+    return found
+
+
+def _caches(sides: Sequence[Mapping[str, Any]], where: str) -> str | None:
+    """That one found far more of its prompts in a cache than another in the same round; the worst case."""
+    worst = (0.0, "")
+    for number, turn in enumerate(zip(*(side["rounds"] for side in sides), strict=False), 1):
+        cached = {
+            side["name"]: each["cached_tokens"] / each["prompt_tokens"]
+            for side, each in zip(sides, turn, strict=True)
+            if is_whole(each) and each["cached_tokens"] is not None and each["prompt_tokens"]
+        }
+        if not cached:
+            continue
+        most, least = max(cached, key=cached.__getitem__), min(cached, key=cached.__getitem__)
+        text = (
+            f"In round {number}{where} {most} found {cached[most]:.0%} of its prompt tokens in a cache, "
+            f"{least} {cached[least]:.0%}: their ratios are in part those of the caches. A server that ran "
+            "before may know these prompts from an earlier run; another --seed gives others."
+        )
+        worst = max(worst, (cached[most] - cached[least], text))
+    return worst[1] if worst[0] > _CACHED else None
+
+
+def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """The rounds that count for both."""
+    both = zip(a["rounds"], b["rounds"], strict=False)
+    return [(x, y) for x, y in both if is_whole(x) and is_whole(y)]

@@ -1,0 +1,194 @@
+"""Ratios of comparisons, and what makes rounds less than comparable; all by hand."""
+
+import math
+
+import pytest
+
+from octavo.bench.compare.ratios import METRICS, means, ratio, ratios
+from octavo.bench.compare.warnings import warnings_of
+
+
+def summary(failed=0, complete=True, tokens=12, asked=12, without_usage=0, **metrics):
+    counts = {"without_usage": without_usage, "shorter_than_asked": 0, "tokens_per_chunk": 1.0}
+    return {
+        "complete": complete,
+        "requests": {"failed": failed, "ok": 3, "total": 3},
+        "prompt_tokens": 100,
+        "cached_tokens": 0,
+        "output_tokens": tokens,
+        "asked_tokens": asked,
+        "counts": counts,
+    } | metrics
+
+
+def test_ratio_by_hand():
+    ours = [summary(output_tokens_per_s=20.0), summary(output_tokens_per_s=40.0)]
+    theirs = [summary(output_tokens_per_s=10.0), summary(output_tokens_per_s=10.0)]
+    found = ratio("output_tokens_per_s", ours, theirs)
+    # Logarithms of 2 and 4: mean 1.5 log 2; standard deviation log 2 / sqrt 2; Student's t 12.7062.
+    half = 12.7062 * math.log(2) / math.sqrt(2) / math.sqrt(2)
+    assert found["ratio"] == pytest.approx(math.sqrt(8))
+    assert found["low"] == pytest.approx(math.exp(1.5 * math.log(2) - half))
+    assert found["high"] == pytest.approx(math.exp(1.5 * math.log(2) + half))
+    assert found["rounds"] == pytest.approx([2, 4])
+
+
+def test_less_of_a_time_is_better():
+    ours, theirs = [summary(ttft_s={"p50": 0.1})], [summary(ttft_s={"p50": 0.4})]
+    found = ratio("ttft_s.p50", ours, theirs)
+    assert found["ratio"] == pytest.approx(4)
+    assert found["low"] is None
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [None, summary(failed=1, e2e_s={"p50": 1.0}), summary(complete=False, e2e_s={"p50": 1.0}), summary()],
+)
+def test_only_rounds_that_both_finished_count(spoiled):
+    good = summary(e2e_s={"p50": 1.0})
+    other = summary(e2e_s={"p50": 3.0})
+    assert ratio("e2e_s.p50", [good, good], [spoiled, other])["rounds"] == pytest.approx([3])
+    assert ratio("e2e_s.p50", [good], [spoiled]) is None
+
+
+def test_gaps_are_told_by_median_and_greatest_too():
+    """A step of 2 s in 1 of 200 gaps: p99 alone would call the side with the few huge gaps the better one."""
+    few_huge = summary(itl_s={"p50": 0.01, "p99": 0.01, "max": 2.0})
+    moderate = summary(itl_s={"p50": 0.01, "p99": 0.05, "max": 0.05})
+    assert {name: told["mean"] for name, told in means([few_huge]).items()} == {
+        "itl_s.p50": 0.01,
+        "itl_s.p99": 0.01,
+        "itl_s.max": 2.0,
+    }
+    found = ratios([moderate], [few_huge])
+    assert found["itl_s.p99"]["ratio"] == pytest.approx(0.2)
+    assert found["itl_s.max"]["ratio"] == pytest.approx(40)
+    assert found["itl_s.p50"]["ratio"] == pytest.approx(1)
+
+
+def every_metric(**more):
+    latencies = {f"{name}_s": {"p50": 1.0, "p99": 1.0, "max": 1.0} for name in ("ttft", "tpot", "itl", "e2e")}
+    rates = dict.fromkeys(("output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s"), 1.0)
+    return summary(**latencies, **rates, goodput={"requests_per_s": 1.0}, **more)
+
+
+def test_all_that_is_known_is_compared():
+    assert set(ratios([every_metric()], [every_metric()])) == set(METRICS)
+
+
+COUNTING = {"output_tokens_per_s", "tpot_s.p50", "tpot_s.p99", "goodput.requests_per_s"}
+
+
+@pytest.mark.parametrize("pieces", [3, 24])
+def test_pieces_are_no_tokens(pieces):
+    """Without usage, only pieces are seen: with 4 tokens in each, a rate would be a quarter of the true."""
+    uncounted = every_metric(tokens=pieces, without_usage=3)
+    assert set(METRICS) - set(means([uncounted])) == COUNTING
+    assert set(METRICS) - set(ratios([every_metric()], [uncounted])) == COUNTING
+    assert set(METRICS) - set(ratios([uncounted], [every_metric()])) == COUNTING
+
+
+def test_as_many_pieces_as_asked_for_are_counted():
+    uncounted = every_metric(tokens=12, without_usage=3)
+    assert set(ratios([every_metric()], [uncounted])) == set(METRICS)
+
+
+def test_answers_of_other_lengths_are_other_work():
+    other = every_metric(tokens=11)
+    whole = {"output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s", "goodput.requests_per_s"}
+    assert set(METRICS) - set(ratios([every_metric()], [other])) == whole | {"e2e_s.p50", "e2e_s.p99"}
+    assert set(means([other])) == set(METRICS)  # each is true on its own
+    a, b = every_metric(tokens=100, asked=100), every_metric(tokens=98, asked=100)
+    assert set(ratios([a], [b])) == set(METRICS)
+    assert ratio("e2e_s.p50", [a, a], [other, b])["rounds"] == [1.0]
+
+
+def test_uncounted_answers_are_compared_as_if_they_had_all_tokens():
+    uncounted = every_metric(tokens=3, without_usage=3)
+    assert "e2e_s.p50" in ratios([every_metric()], [uncounted])
+    assert "e2e_s.p50" not in ratios([every_metric(tokens=6)], [uncounted])
+
+
+def test_prompts_of_other_lengths_are_other_prompts():
+    found = ratios([every_metric()], [every_metric(prompt_tokens=110)])
+    assert set(METRICS) - set(found) == {"prompt_tokens_per_s"}
+    assert "prompt_tokens_per_s" in ratios([every_metric()], [every_metric(prompt_tokens=101)])
+
+
+def comparison(*sides, task=""):
+    """Sides are lists of rounds."""
+    return {
+        "task": task,
+        "sides": [
+            {
+                "name": name,
+                "failure": None,
+                "is_restarted": False,
+                "told": {"ignore_eos": True},
+                "rounds": rounds,
+            }
+            for name, rounds in zip("abc", sides, strict=False)
+        ],
+    }
+
+
+def test_nothing_odd_is_no_warning():
+    rounds = [every_metric(), None, every_metric(complete=False, tokens=3)]
+    assert warnings_of(comparison(rounds, rounds)) == []
+
+
+def test_a_side_without_usage_is_warned_of():
+    odd = every_metric(tokens=1200, asked=4800, without_usage=3)
+    assert warnings_of(comparison([every_metric(), every_metric()], [odd, odd], task="c")) == [
+        "b (scene c): 6 answers came without usage, in 2,400 pieces where 9,600 tokens were asked for. How "
+        "many tokens they had is not known: there are no tokens/s and no TPOT, and other ratios hold only if "
+        "these answers were as long as the others'."
+    ]
+    fine = every_metric(without_usage=3)
+    assert warnings_of(comparison([every_metric()], [fine])) == [
+        "b: answers came without usage; as many pieces came as tokens were asked for."
+    ]
+
+
+def test_short_answers_are_warned_of():
+    short = every_metric(tokens=9)
+    short["counts"]["shorter_than_asked"] = 2
+    told = comparison([every_metric(), every_metric()], [every_metric(), short])
+    told["sides"][1]["told"] = {"ignore_eos": False}
+    assert warnings_of(told) == [
+        "b: 2 of 6 answers were shorter than asked for, as the model's end token was not ignored.",
+        "In 1 of 2 rounds a answered 12 tokens and b 9 to the same requests: rates and E2E of these are not "
+        "compared.",
+    ]
+
+
+def test_other_prompts_are_warned_of():
+    assert warnings_of(
+        comparison([every_metric()] * 2, [every_metric(), every_metric(prompt_tokens=110)])
+    ) == [
+        "In 1 of 2 rounds a counted 100 tokens and b 110 in the same prompts: prompt tokens/s of these are "
+        "not compared."
+    ]
+
+
+def test_several_tokens_at_once_are_warned_of():
+    odd = every_metric()
+    odd["counts"]["tokens_per_chunk"] = 4.0
+    assert warnings_of(comparison([every_metric()], [odd])) == [
+        "b: 4.00 tokens came at once on average: ITL is the gap between pieces."
+    ]
+
+
+def test_failed_requests_are_warned_of_and_nothing_else_of_their_round():
+    odd = every_metric(failed=1, tokens=3, without_usage=3, cached_tokens=90)
+    assert warnings_of(comparison([every_metric()], [odd])) == [
+        "b: 1 of 3 requests failed; their rounds do not count."
+    ]
+
+
+def test_caches_that_differ_are_warned_of():
+    few, many = every_metric(cached_tokens=5), every_metric(cached_tokens=92)
+    (text,) = warnings_of(comparison([few, few, few], [few, every_metric(cached_tokens=60), many]))
+    assert text.startswith("In round 3 b found 92% of its prompt tokens in a cache, a 5%: ")
+    assert warnings_of(comparison([few], [every_metric(cached_tokens=15)])) == []
+    assert warnings_of(comparison([every_metric(cached_tokens=None)], [many])) == []
