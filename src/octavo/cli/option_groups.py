@@ -1,7 +1,7 @@
 """Options that go together, written down once: a command takes them as a dataclass.
 
-Typer reads options from a command's signature. ``grouped`` shows it one in which each dataclass stands for the
-options among its fields, and hands the command the dataclass.
+Typer reads options from a command's signature. ``grouped`` shows it one in which each dataclass stands for
+the options among its fields, and hands the command the dataclass.
 """
 
 import inspect
@@ -14,8 +14,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """A command for Typer, some of whose parameters are groups of options.
 
-    A group is a dataclass whose fields have defaults; those that are ``Annotated`` are options. A command that
-    wants other defaults gives an instance with them::
+    A group is a dataclass whose fields have defaults; those that are ``Annotated`` are options. A command
+    that wants other defaults gives an instance with them::
 
         @grouped
         def serve(*, engine: EngineOptions, delivery: Delivery = IN_JSON) -> None: ...
