@@ -15,7 +15,7 @@ FEW = ("--repeats", 2, "--warmup", 1, "--no-ceilings", "--json")
 
 
 def test_latency_of_a_server(run, fake, tmp_path):
-    server = fake()
+    server = fake(lambda _: Behaviour(gap_s=0.01))
     status, out, _ = run(
         "bench", "latency", server.url, "--prompt-lens", "9,3,9", "-n", 2, "--output-len", 4, *FEW,
         "--html", tmp_path / "l.html",

@@ -160,7 +160,7 @@ def describe(
 
 
 def _on_interrupt(stop: asyncio.Event) -> Callable[[], None]:
-    """Have the first Ctrl-C, or SIGTERM, set ``stop`` and the second end the program; gives what undoes that."""
+    """Have the first Ctrl-C or SIGTERM set ``stop``, the second end the program; gives what undoes that."""
     loop = asyncio.get_running_loop()
 
     def undo() -> None:

@@ -64,7 +64,10 @@ class Exchange:
     unread_bytes: int = 0
 
     def settle(self) -> None:
-        """Interpret what came. Before, only ``failure`` so far and the times of sending and closing are known."""
+        """Interpret what came.
+
+        Before, only when it was sent and closed is known, and failures that were none of the stream's.
+        """
         if self.reader is not None:
             reader, self.reader, self.unread_bytes = self.reader, None, 0
             reader()

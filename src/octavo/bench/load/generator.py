@@ -19,8 +19,8 @@ from octavo.bench.workloads.item import Prompt, WorkItem, follow
 _LEAD_S: Final = 0.02  # before the first request, so that it is not late
 # An event loop wakes up to a millisecond late; the last part of a wait is spent asking the clock.
 _WATCHED_S: Final = 0.0015
-# Answers are interpreted when all is over, as that takes processor time from a server on the same machine; once
-# so much waits for it, each as soon as it is over.
+# Answers are interpreted when all is over, as that takes processor time from a server on the same machine;
+# once so much waits for it, each as soon as it is over.
 _MOST_UNREAD_BYTES: Final = 1 << 28
 EARLIER_TURN: Final = "an earlier turn failed"
 

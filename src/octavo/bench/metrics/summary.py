@@ -37,8 +37,8 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
     """One run. Latencies and tokens are of the requests that were answered in full; the others are counted.
 
     ``requests.failed`` counts all others that were sent, ``failures`` says why. Goodput is of the answered
-    requests that keep the objective, as a fraction of all that were due. Those that timed out are the slowest of
-    all: ``at_least`` has latencies with them, as long as they were waited for.
+    requests that keep the objective, as a fraction of all that were due. Those that timed out are the slowest
+    of all: ``at_least`` has latencies with them, as long as they were waited for.
     """
     good = [record for record in result.records if record.is_ok]
     timings = [timings_of(record) for record in good]
@@ -91,6 +91,8 @@ def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     If none is complete, the last one alone.
     """
     chosen = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
+    if any(repeat["at_least"] for repeat in chosen):  # where nothing timed out the latencies are whole
+        chosen = [{**repeat, "at_least": repeat["at_least"] or repeat} for repeat in chosen]
     found = {}
     for path in _SCALARS:
         values = [value for repeat in chosen if (value := _at(repeat, path)) is not None]

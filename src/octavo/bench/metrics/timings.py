@@ -1,8 +1,8 @@
 """The latencies of one request.
 
 TTFT: from the moment a request was due to its first output. E2E: to the end of its output.
-TPOT: the mean time per output token after those that came first: (end of the output - first chunk) / (tokens -
-those of the first chunk). If all came at once it is not known.
+TPOT: the mean time per output token after those that came first: (end of the output - first chunk) / (tokens
+- those of the first chunk). If all came at once it is not known.
 ITL: the gaps between chunks, as a reader sees them. Where a chunk carries several tokens there are fewer
 gaps than tokens; they are not divided, since that would invent arrivals that did not happen.
 """
@@ -75,8 +75,8 @@ def _tpot_s(exchange: Exchange) -> float | None:
 def _num_first(exchange: Exchange) -> float:
     """Tokens that came first: chunks that were read together count as one.
 
-    Where a server's chunks carry several tokens, these are not told. They are shared out by characters: one that
-    keeps half of an answer back until its first chunk looks no faster for it.
+    Where a server's chunks carry several tokens, it does not tell how many. They are shared out by
+    characters: one that sends half of an answer with its first chunk looks no faster for it.
     """
     num_together = exchange.chunk_s.count(exchange.chunk_s[0])
     if exchange.chunk_tokens:

@@ -6,9 +6,9 @@ from octavo.bench.load.generator import Record
 
 
 def due_per_s(records: Sequence[Record]) -> float | None:
-    """Requests per second that were due, of those that wait for no answer; None if they do not follow each other.
+    """Requests per second that were due: the gaps between them, over the time from the first to the last.
 
-    As many gaps as lie between them, over the time from the first to the last.
+    Later turns do not count, which come when an answer does. None if all were due at the same moment.
     """
     due = [record.due_s for record in records if record.item.turn == 0]
     span_s = max(due, default=0.0) - min(due, default=0.0)

@@ -9,6 +9,10 @@ from octavo.bench.metrics.timings import SEVERAL
 
 # The generator's own delay at which it is worth a word: this fraction of the median time to the first token.
 _LATE: Final = 0.05
+_ESTIMATED: Final = (
+    "estimated by its share of the text. If the server counts tokens that it does not send, such as hidden "
+    "thoughts, TPOT is too good."
+)
 
 
 def warnings_of(
@@ -53,9 +57,8 @@ def _timeouts(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     count = sum(repeat["failures"][TIMEOUT]["count"] for repeat in late)
     ttft, e2e = (max(repeat["at_least"][name]["p99"] for repeat in late) for name in ("ttft_s", "e2e_s"))
     return [
-        f"The latencies are without the {count} slowest requests, which timed out: the percentiles are better "
-        f'than the server was. With them the p99 of TTFT is at least {ttft:.3g} s, that of E2E {e2e:.3g} s ("at '
-        'least").'
+        f"The percentiles leave out the {count} slowest requests, those that timed out, and are too good. "
+        f"With them the p99 of TTFT is at least {ttft:.3g} s, that of E2E at least {e2e:.3g} s."
     ]
 
 
@@ -85,15 +88,10 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
             "chunks."
         )
     if rates and max(rates) > SEVERAL:
-        told = (
-            "of the first chunk are known"
-            if target.get("kind") == "engine"
-            else "of the first chunk are estimated by its share of the text. If the server counts tokens that it "
-            "does not send, such as hidden thoughts, TPOT is too good"
-        )
         found.append(
             f"Chunks carried {max(rates):.2f} tokens on average. ITL is the gap between chunks, as a reader "
-            f"sees it; TPOT counts tokens; those {told}."
+            "sees it; TPOT counts tokens, those of the first chunk "
+            + ("known." if target.get("kind") == "engine" else _ESTIMATED)
         )
     elif counts["chunks_differ"]:
         found.append(
@@ -102,13 +100,13 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
         )
     if counts["tpot_unknown"]:
         found.append(
-            f"In {counts['tpot_unknown']} of {ok} answers all tokens came at once: their TPOT is not known, and an "
-            "objective with a TPOT limit counts as missed."
+            f"In {counts['tpot_unknown']} of {ok} answers all tokens came at once: their TPOT is not known, "
+            "and an objective with a TPOT limit counts as missed."
         )
     if counts["resent"]:
         found.append(
-            f"{counts['resent']} requests were sent twice: the server closed an idle connection as they came, or "
-            "dropped them. Their latencies count from the first time."
+            f"{counts['resent']} requests were sent twice, as the server closed the connection without a "
+            "word just when they came. Their latencies count from the first time."
         )
     if counts["shorter_than_asked"]:
         why = "" if target.get("ignore_eos") else ", as the model's end token was not ignored"
