@@ -4,6 +4,7 @@ import asyncio
 import json
 from array import array
 
+import fake_openai
 import pytest
 from fake_openai import Behaviour, FakeServer
 
@@ -184,6 +185,7 @@ def test_a_new_connection_that_is_lost_is_a_failure():
     result, fake = load(some(1), choose=lambda a: Behaviour(drop_s=0.0 if a.body["max_tokens"] > 1 else None))
     assert [r.exchange.failure for r in result.records] == [outcomes.LOST]
     assert len(fake.asked) == 2  # once on the connection that was there, once on a new one
+    assert summarize(result, None)["counts"]["resent"] == 1
 
 
 def test_what_the_server_adds_to_an_answer_takes_no_time_of_it():
@@ -329,6 +331,17 @@ def test_keys_models_and_more_fields():
         asyncio.run(OpenAITarget("http://127.0.0.1:1", ServerOptions()).open())
 
 
+@pytest.mark.parametrize("told", [[], {"data": None}, {"data": "fake"}, {"data": [5, None, {}]}, 7], ids=repr)
+def test_odd_lists_of_models(monkeypatch, told):
+    def look_up(self, path, writer):
+        fake_openai._send(writer, 200, told)
+        return True
+
+    monkeypatch.setattr(FakeServer, "_look_up", look_up)
+    with pytest.raises(OctavoError, match="has no model; name one with --model-name"):
+        load(some(1))
+
+
 def test_memory_is_watched():
     state = {"used": 0, "peak": 50}
 
@@ -366,9 +379,10 @@ def test_memory_is_watched():
     assert (found["peak_blocks"], found["peak_is_exact"]) == (90, True)
 
 
-def test_a_server_without_memory_view():
+@pytest.mark.parametrize("told", [None, {"pool": 5}, {"pool": {"used_blocks": "many"}, "scheduler": {}}])
+def test_a_server_without_memory_view(told):
     async def run():
-        async with FakeServer() as fake:
+        async with FakeServer(memory=lambda: told) as fake:
             target = OpenAITarget(fake.url, ServerOptions())
             await target.open()
             async with watch_memory(target) as watch:

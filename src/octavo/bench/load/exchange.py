@@ -77,6 +77,10 @@ class Exchange:
         if self.failure is None:
             self.failure, self.detail = failure, detail[:500]
 
+    def note_resend(self) -> None:
+        """It is sent once more."""
+        self.was_resent = True
+
     @property
     def num_output_tokens(self) -> int:
         """As the server counts them; where it does not tell, one for each chunk."""

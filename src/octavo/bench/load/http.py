@@ -1,11 +1,11 @@
 """An HTTP client that does little, so that it can say when each piece of an answer came.
 
 The time is taken as soon as the event loop hands over what arrived, before it is parsed. Parsing is left to
-httptools. A client with more comfort takes several times the processor time for each piece of a stream, on
-the cores that a server on the same machine computes with. On two cores of a Zen 5 machine, twenty streams of
-together 2,000 pieces a second took 22 us per piece here and 79 us with httpx, which is 4 % and 16 % of a
-core, and pieces were seen 0.2 ms and 0.5 ms from when they were due (medians of three runs in turns, by
-``benchmarks/tool_accuracy.py``).
+httptools, and what pieces say is read after the run. A client with more comfort takes several times the
+processor time for each piece of a stream, on the cores that a server on the same machine computes with. On
+two cores of a Zen 5 machine, twenty streams of together 2,000 pieces a second took 23 us per piece here and
+87 us with httpx, which is 5 % and 17 % of a core, and pieces were seen 0.1 ms and 1.0 ms from when they were
+due (medians of three runs in turns, by ``benchmarks/tool_accuracy.py``).
 """
 
 import asyncio
@@ -83,15 +83,10 @@ class Address:
 
 @dataclass(slots=True)
 class Response:
-    """Status and headers (names in lower case) of an answer; its body was handed out as it came.
-
-    Attributes:
-        was_resent: the idle connection that was tried first was lost.
-    """
+    """Status and headers (names in lower case) of an answer; its body was handed out as it came."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    was_resent: bool = False
 
 
 class Disconnected(ConnectionError):
@@ -117,16 +112,23 @@ class HttpClient:
         self._head = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
 
     async def request(
-        self, method: str, path: str, body: bytes = b"", *, on_response: Callable[[Response], OnBody]
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        on_response: Callable[[Response], OnBody],
+        on_resend: Callable[[], None] = lambda: None,
     ) -> Response:
         """Send a request and wait for the end of its answer.
 
-        A request that an idle connection was taken for, and which is lost at once and without a word, is sent
-        once more, on a new connection: the server had given up the old one at that moment.
+        If an idle connection is lost without a word as the request goes out on it, the server had probably
+        just given it up, and the request is sent once more, on a new one.
 
         Args:
             on_response: called when the headers are there; gives what takes the body's pieces, each with the
                 time at which it came.
+            on_resend: called before it is sent once more.
 
         Raises:
             OSError: no connection.
@@ -141,9 +143,8 @@ class HttpClient:
             except Disconnected as error:
                 if error.began or time.perf_counter() - begin_s > _CROSSING_S:
                     raise
-        response = await self._exchange(await self._connect(), head + body, on_response)
-        response.was_resent = connection is not None
-        return response
+                on_resend()
+        return await self._exchange(await self._connect(), head + body, on_response)
 
     async def close(self) -> None:
         """Close idle connections."""

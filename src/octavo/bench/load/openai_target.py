@@ -171,12 +171,13 @@ class OpenAITarget:
 
         try:
             async with asyncio.timeout(self.options.timeout_s):
-                response = await self._client.request("POST", path, content, on_response=on_response)
+                response = await self._client.request(
+                    "POST", path, content, on_response=on_response, on_resend=exchange.note_resend
+                )
         except OSError as problem:
             exchange.settle()  # an error that the stream told comes first
             exchange.fail(*_why_lost(problem, self.options.timeout_s))
             return
-        exchange.was_resent = response.was_resent
         compressed = _compressed(response)
         if response.status != 200:
             exchange.fail(f"http {response.status}", compressed or _message(bytes(error)))
