@@ -23,7 +23,7 @@ from octavo.core.errors import InvalidRequest, shown
 OnBody = Callable[[bytes, float], None]
 _MOST_IDLE: Final = 1024
 # A server's goodbye to an idle connection crosses a request within a round trip. If the connection is lost
-# later, the server may have begun.
+# later, the server has likely begun.
 _CROSSING_S: Final = 0.3
 
 
