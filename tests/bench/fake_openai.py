@@ -36,6 +36,10 @@ class Behaviour:
         line_end: of events.
         close: end the connection after the answer, whose length is not told.
         hang_up: end the connection after a complete answer, without having said so.
+        drop_s: reset the connection after so many seconds instead of an answer.
+        linger_s: from the last byte of the answer to the end of the message.
+        events: sent before everything else, as they are.
+        content_type, encoding: of the answer.
     """
 
     first_s: float = 0.0
@@ -54,16 +58,26 @@ class Behaviour:
     line_end: str = "\n"
     close: bool = False
     hang_up: bool = False
+    drop_s: float | None = None
+    linger_s: float = 0.0
+    events: tuple[object, ...] = ()
+    content_type: str = "text/event-stream"
+    encoding: str | None = None
 
 
 @dataclass(slots=True)
 class Asked:
-    """A request as it came."""
+    """A request as it came.
+
+    Attributes:
+        number: how many its connection had brought before.
+    """
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
     at_s: float
+    number: int = 0
 
 
 @dataclass(slots=True)
@@ -107,13 +121,14 @@ class FakeServer:
         self.num_connections += 1
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._answer(reader, writer):
-                    pass
+                number = 0
+                while await self._answer(reader, writer, number):
+                    number += 1
         finally:
             self._open.discard(task)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         now = time.perf_counter()
         first, *lines = head.strip().split("\r\n")
@@ -122,7 +137,7 @@ class FakeServer:
         content = await reader.readexactly(int(headers.get("content-length", 0)))
         if method == "GET":
             return self._look_up(path, writer)
-        asked = Asked(path, headers, json.loads(content), now)
+        asked = Asked(path, headers, json.loads(content), now, number)
         if wrong := [name for name in self.forbidden if name in asked.body]:
             _send(writer, 400, {"error": {"message": f"unknown field {wrong[0]}", "code": "extra"}})
             return True
@@ -146,6 +161,10 @@ class FakeServer:
         return True
 
     async def _stream(self, asked: Asked, how: Behaviour, writer: asyncio.StreamWriter) -> bool:
+        if how.drop_s is not None:
+            await asyncio.sleep(how.drop_s)
+            writer.transport.abort()
+            return False
         if how.status != 200:
             _send(writer, how.status, {"error": {"message": f"told to answer {how.status}"}})
             return True
@@ -153,9 +172,13 @@ class FakeServer:
             _send(writer, 200, {"choices": [{"text": "all at once", "finish_reason": "stop"}]})
             return True
         chunked = "" if how.close else "Transfer-Encoding: chunked\r\n"
-        writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{chunked}\r\n".encode())
+        encoding = f"Content-Encoding: {how.encoding}\r\n" if how.encoding else ""
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {how.content_type}\r\n{encoding}{chunked}\r\n"
+        writer.write(head.encode())
         stream = _Stream(writer, how, is_chat=asked.path.endswith("chat/completions"))
         await stream.begin()
+        for event in how.events:
+            await stream.event(event)
         wanted = asked.body.get("max_tokens", 16) if how.num_tokens is None else how.num_tokens
         with_text = wanted - 1 if how.empty_last else wanted
         sizes = [how.tokens_per_chunk] * (with_text // how.tokens_per_chunk)
@@ -188,6 +211,7 @@ class FakeServer:
                 {"choices": [], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 3}}}
             )
         await stream.raw("data: [DONE]\n\n")
+        await asyncio.sleep(how.linger_s)
         await stream.end()
         return not (how.close or how.hang_up)
 

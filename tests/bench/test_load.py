@@ -4,10 +4,12 @@ import asyncio
 import json
 from array import array
 
+import fake_openai
 import pytest
 from fake_openai import Behaviour, FakeServer
 
 from octavo.bench.load import exchange as outcomes
+from octavo.bench.load import http
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.generator import EARLIER_TURN, run_load
 from octavo.bench.load.http import Address
@@ -20,7 +22,7 @@ from octavo.bench.workloads.conversations import Conversations
 from octavo.bench.workloads.item import WorkItem
 from octavo.bench.workloads.lengths import Fixed
 from octavo.bench.workloads.synthetic import Synthetic
-from octavo.core.errors import InvalidRequest, OctavoError
+from octavo.core.errors import InvalidConfig, InvalidRequest, OctavoError
 
 AT_ONCE = ArrivalPlan(kind="at-once")
 
@@ -69,7 +71,8 @@ def test_what_is_sent_and_what_comes_back():
         assert len(e.chunk_s) == e.output_tokens == 5
         assert (e.prompt_tokens, e.cached_tokens, e.finish_reason) == (3, 3, "length")
         assert "".join(e.text) == " tok" * 5
-        assert record.due_s <= e.sent_s <= e.chunk_s[0] <= e.chunk_s[-1] <= e.closed_s <= result.end_s
+        assert record.due_s <= e.sent_s <= e.chunk_s[0] <= e.chunk_s[-1] <= e.last_s <= result.end_s
+        assert e.last_s <= e.closed_s
 
 
 @pytest.mark.parametrize(
@@ -147,14 +150,68 @@ def test_failures_are_counted_by_reason(how, failure, detail):
     assert result.is_complete
 
 
-def test_connections_that_the_server_gives_up():
+def test_connections_that_the_server_gives_up(monkeypatch):
     """A client that holds on to them must not count it as a failure of the request that comes next."""
+    monkeypatch.setattr(http, "_CROSSING_S", 60.0)
     result, fake = load(
         some(20), ArrivalPlan(kind="closed", concurrency=2), lambda _: Behaviour(hang_up=True)
     )
     assert [r.exchange.failure for r in result.records] == [None] * 20
     assert len(fake.asked) == 20
     assert fake.num_connections >= 20
+
+
+def test_a_request_that_may_have_begun_is_not_sent_again(monkeypatch):
+    """A server that takes a request on a connection in use and resets it: at once it looks like a goodbye."""
+    users = ArrivalPlan(kind="closed", concurrency=1)
+
+    def choose(asked):
+        return Behaviour(drop_s=0.0) if asked.number > 1 else Behaviour()  # the first is open()'s
+
+    monkeypatch.setattr(http, "_CROSSING_S", 60.0)
+    result, fake = load(some(1), users, choose)
+    assert [r.exchange.failure for r in result.records] == [None]
+    assert [r.exchange.was_resent for r in result.records] == [True]
+    assert len(fake.asked) == 2
+    found = summarize(result, None)
+    assert (found["counts"]["resent"], found["requests"]["failed"]) == (1, 0)
+    monkeypatch.setattr(http, "_CROSSING_S", -1.0)  # as if it came later than a goodbye can
+    result, fake = load(some(1), users, choose)
+    assert [r.exchange.failure for r in result.records] == [outcomes.LOST]
+    assert len(fake.asked) == 1
+
+
+def test_a_new_connection_that_is_lost_is_a_failure():
+    result, fake = load(some(1), choose=lambda a: Behaviour(drop_s=0.0 if a.body["max_tokens"] > 1 else None))
+    assert [r.exchange.failure for r in result.records] == [outcomes.LOST]
+    assert len(fake.asked) == 2  # once on the connection that was there, once on a new one
+    assert summarize(result, None)["counts"]["resent"] == 1
+
+
+def test_what_the_server_adds_to_an_answer_takes_no_time_of_it():
+    result, _ = load(some(1), choose=lambda a: Behaviour(linger_s=0.1 if a.body["max_tokens"] > 1 else 0.0))
+    (record,) = result.records
+    assert result.end_s == record.exchange.last_s <= record.exchange.closed_s - 0.09
+
+
+def test_the_type_of_an_answer_in_any_case():
+    result, _ = load(some(2), choose=lambda _: Behaviour(content_type="Text/Event-Stream; charset=utf-8"))
+    assert [r.exchange.failure for r in result.records] == [None] * 2
+
+
+def test_a_compressed_answer_is_named():
+    result, _ = load(
+        some(1), choose=lambda a: Behaviour(encoding="gzip" if a.body["max_tokens"] > 1 else None)
+    )
+    e = result.records[0].exchange
+    assert e.failure == outcomes.BAD_ANSWER
+    assert e.detail == "the answer is compressed (gzip), which was not asked for"
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_timeouts_that_are_none(timeout_s):
+    with pytest.raises(InvalidConfig, match=f"timeout={timeout_s:g}: must be a number of seconds above 0"):
+        ServerOptions(timeout_s=timeout_s)
 
 
 def test_prompts_that_do_not_suit_the_endpoint():
@@ -274,6 +331,17 @@ def test_keys_models_and_more_fields():
         asyncio.run(OpenAITarget("http://127.0.0.1:1", ServerOptions()).open())
 
 
+@pytest.mark.parametrize("told", [[], {"data": None}, {"data": "fake"}, {"data": [5, None, {}]}, 7], ids=repr)
+def test_odd_lists_of_models(monkeypatch, told):
+    def look_up(self, path, writer):
+        fake_openai._send(writer, 200, told)
+        return True
+
+    monkeypatch.setattr(FakeServer, "_look_up", look_up)
+    with pytest.raises(OctavoError, match="has no model; name one with --model-name"):
+        load(some(1))
+
+
 def test_memory_is_watched():
     state = {"used": 0, "peak": 50}
 
@@ -311,9 +379,10 @@ def test_memory_is_watched():
     assert (found["peak_blocks"], found["peak_is_exact"]) == (90, True)
 
 
-def test_a_server_without_memory_view():
+@pytest.mark.parametrize("told", [None, {"pool": 5}, {"pool": {"used_blocks": "many"}, "scheduler": {}}])
+def test_a_server_without_memory_view(told):
     async def run():
-        async with FakeServer() as fake:
+        async with FakeServer(memory=lambda: told) as fake:
             target = OpenAITarget(fake.url, ServerOptions())
             await target.open()
             async with watch_memory(target) as watch:
@@ -356,6 +425,16 @@ def test_events_cut_anywhere():
             for begin in range(0, len(text), size):
                 found += reader.feed(text[begin : begin + size])
             assert found == wanted, size
+
+
+def test_an_event_of_many_pieces_is_copied_once():
+    """A reader that began anew for each of these pieces would touch 2 TB."""
+    reader = EventReader()
+    reader.feed(b"data: ")
+    for _ in range(200_000):
+        assert reader.feed(b"x" * 100) == []
+    (event,) = reader.feed(b"\n\n")
+    assert len(event) == 20_000_000
 
 
 def test_prompts_of_token_ids_are_sent_as_numbers():

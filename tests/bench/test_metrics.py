@@ -12,6 +12,7 @@ from octavo.bench.metrics.slo import Slo, parse_slo
 from octavo.bench.metrics.spread import interval, percentile, spread, t_quantile
 from octavo.bench.metrics.summary import combine, request_as_dict, summarize
 from octavo.bench.metrics.timings import timings_of
+from octavo.bench.metrics.traffic import due_per_s, most_in_flight
 from octavo.bench.metrics.warnings import warnings_of
 from octavo.bench.workloads.item import WorkItem
 from octavo.core.errors import InvalidConfig
@@ -23,6 +24,7 @@ def record(due, chunks, *, index=0, tokens=None, late=0.0, max_tokens=None, **fi
     exchange = Exchange(
         sent_s=due + late,
         chunk_s=list(chunks),
+        chunk_chars=[4] * len(chunks),
         finish_s=chunks[-1] if chunks else None,
         finish_had_output=True,
         closed_s=chunks[-1] if chunks else due,
@@ -61,14 +63,50 @@ def test_one_token_has_no_time_per_token():
 
 
 def test_chunks_of_several_tokens():
-    # 12 tokens in 3 chunks: per token (0.9 - 0.5) / 11; gaps are those between chunks.
+    # 12 tokens in 3 chunks of the same text: 8 came after the first; gaps are those between chunks.
     t = timings_of(record(0.0, [0.5, 0.7, 0.9], tokens=12))
-    assert t.tpot_s == pytest.approx(0.4 / 11)
+    assert t.tpot_s == pytest.approx(0.4 / 8)
     assert t.itl_s == pytest.approx((0.2, 0.2))
     assert t.misses_tokens
-    # Where the tokens of the first chunk are known, they are not counted as if they came after it.
-    t = timings_of(record(0.0, [0.5, 0.7, 0.9], tokens=12, chunk_tokens=[4, 4, 4]))
-    assert t.tpot_s == pytest.approx(0.4 / 8)
+    # Where the tokens of the first chunk are known, they are not guessed.
+    t = timings_of(record(0.0, [0.5, 0.7, 0.9], tokens=12, chunk_tokens=[2, 5, 5]))
+    assert t.tpot_s == pytest.approx(0.4 / 10)
+
+
+def test_what_is_kept_back_makes_no_server_faster():
+    """20 tokens at 0.1 s each, of which the first ten are sent together."""
+    plain = timings_of(record(0.0, [0.1 * i for i in range(1, 21)]))
+    kept_back = [1.0, *(0.1 * i for i in range(11, 21))]
+    first = timings_of(record(0.0, kept_back, tokens=20, chunk_chars=[40] + [4] * 10))
+    assert plain.tpot_s == pytest.approx(0.1)
+    assert first.tpot_s == pytest.approx(0.1)
+    # The same in pieces of their own that are read together.
+    together = timings_of(record(0.0, [1.0] * 9 + kept_back))
+    assert together.tpot_s == pytest.approx(0.1)
+
+
+def test_when_all_comes_at_once_nothing_is_known_of_a_token():
+    for chunks in ([0.5], [0.5] * 4):
+        t = timings_of(record(0.0, chunks, tokens=4))
+        assert (t.tpot_s, t.hides_tpot) == (None, True)
+        assert not Slo(tpot_s=9.0).is_kept(t)
+        assert Slo(e2e_s=9.0).is_kept(t)
+    # The end may come later without telling more.
+    t = timings_of(record(0.0, [0.5], tokens=64, finish_s=0.9, finish_had_output=False))
+    assert (t.tpot_s, t.e2e_s) == (None, 0.9)
+    t = timings_of(record(0.0, [0.5], tokens=4, chunk_tokens=[4]))
+    assert t.hides_tpot
+    assert not timings_of(record(0.0, [0.5])).hides_tpot
+    kept = summarize(LoadResult([record(0.0, [0.5], tokens=4)], 0.0, 1.0, 0), Slo(tpot_s=9.0))
+    assert (kept["goodput"]["kept"], kept["counts"]["tpot_unknown"], kept["tpot_s"]) == (0, 1, None)
+
+
+def test_tokens_without_text_may_come_until_the_end():
+    """10 tokens with text, 10 end tokens without: the last is there with the piece that says so."""
+    chunks = [0.1 * i for i in range(1, 11)]
+    t = timings_of(record(0.0, chunks, tokens=20, finish_s=2.0, finish_had_output=False))
+    assert t.e2e_s == pytest.approx(2.0)
+    assert t.tpot_s == pytest.approx(1.9 / 18)  # two of the twenty are taken to have come first
 
 
 def test_the_last_token_may_have_no_text():
@@ -158,8 +196,18 @@ def test_summary_of_a_run():
         "tokens_per_chunk": 1.0,
         "without_usage": 0,
         "chunks_differ": 0,
+        "tpot_unknown": 0,
+        "resent": 0,
         "shorter_than_asked": 1,
     }
+    # Three gaps of 1.0, 0.5, 0.1 and 0.1 seconds between the five that were due.
+    assert found["requests_due_per_s"] == pytest.approx(4 / 1.7)
+    # The first is over when the second comes; the three that failed were under way for a second each.
+    assert found["most_in_flight"] == 3
+    # One timed out after a second without output.
+    assert found["at_least"]["ttft_s"]["count"] == 3
+    assert found["at_least"]["e2e_s"]["max"] == pytest.approx(1.0)
+    assert found["at_least"]["ttft_s"]["mean"] == pytest.approx((0.5 + 0.2 + 1.0) / 3)
 
 
 def test_a_server_that_counts_nothing():
@@ -169,6 +217,38 @@ def test_a_server_that_counts_nothing():
     assert found["prompt_tokens"] is None
     assert found["prompt_tokens_per_s"] is None
     assert found["counts"]["without_usage"] == 1
+
+
+def test_counts_that_one_answer_does_not_tell():
+    whole, part = record(0.0, [0.5]), record(0.0, [0.5], cached_tokens=None)
+    assert summarize(LoadResult([whole, whole], 0.0, 1.0, 0), None)["cached_tokens"] == 8
+    assert summarize(LoadResult([whole, part], 0.0, 1.0, 0), None)["cached_tokens"] is None
+
+
+def test_how_requests_came():
+    assert due_per_s([record(0.0, [1.0])]) is None
+    assert due_per_s([record(0.0, [1.0])] * 4) is None  # at once
+    assert due_per_s([record(i / 4, [9.0]) for i in range(9)]) == pytest.approx(4.0)
+    assert most_in_flight([]) == 0
+    # One begins when the other ends: never two.
+    assert most_in_flight([record(0.0, [1.0]), record(1.0, [2.0])]) == 1
+    assert most_in_flight([record(0.0, [1.0]), record(0.5, [2.0]), record(0.9, [0.95])]) == 3
+    assert most_in_flight([record(0.0, [1.0]), record(0.0, [1.0], sent_s=None)]) == 1
+
+
+def test_what_timed_out_is_not_forgotten():
+    begun = failed(0.0, TIMEOUT)
+    begun.exchange.chunk_s = [0.25]
+    found = summarize(LoadResult([record(0.0, [0.5]), begun], 0.0, 2.0, 0), None)
+    assert found["ttft_s"]["max"] == found["e2e_s"]["max"] == 0.5
+    assert found["at_least"]["ttft_s"]["max"] == 0.5  # its first chunk came after 0.25 s
+    assert found["at_least"]["e2e_s"]["max"] == 1.0
+    whole = summarize(LoadResult([record(0.0, [0.3])], 0.0, 2.0, 0), None)
+    assert whole["at_least"] is None
+    # Over repeats: where none timed out, the latencies are what they are.
+    both = combine([found, whole])
+    assert both["at_least.e2e_s.max"]["mean"] == pytest.approx((1.0 + 0.3) / 2)
+    assert "at_least.e2e_s.max" not in combine([whole, whole])
 
 
 def test_repeats_together():
@@ -254,6 +334,11 @@ def test_warnings():
     assert "2.00 tokens on average" in warn(record(0.0, [0.5, 0.6], tokens=4))
     assert "1.00 tokens" not in warn(record(0.0, [0.5, 0.6], tokens=2))
     assert "shorter than asked" in warn(record(0.0, [0.5, 0.6], max_tokens=3))
+    assert "In 2 of 2 answers all tokens came at once" in warn(record(0.0, [0.5], tokens=2))
+    assert "2 requests were sent twice" in warn(record(0.0, [0.5], was_resent=True))
+    told = warn(record(0.0, [0.5, 0.6]), failed(0.0, TIMEOUT))
+    assert "leave out the 2 slowest requests, those that timed out" in told
+    assert "p99 of TTFT is at least 0.995 s, that of E2E at least 0.996 s" in told
     assert "without usage" in warn(record(0.0, [0.5, 0.6], output_tokens=None))
     repeat = summarize(result(), None)
     assert "One repeat only" in " ".join(warnings_of([repeat], {}, interrupted=False))

@@ -15,7 +15,7 @@ FEW = ("--repeats", 2, "--warmup", 1, "--no-ceilings", "--json")
 
 
 def test_latency_of_a_server(run, fake, tmp_path):
-    server = fake()
+    server = fake(lambda _: Behaviour(gap_s=0.01))
     status, out, _ = run(
         "bench", "latency", server.url, "--prompt-lens", "9,3,9", "-n", 2, "--output-len", 4, *FEW,
         "--html", tmp_path / "l.html",
@@ -32,6 +32,17 @@ def test_latency_of_a_server(run, fake, tmp_path):
     page = (tmp_path / "l.html").read_text()
     assert page.count("<svg") == 2
     assert "one stream: the first token comes" in page
+
+
+def test_latency_without_an_answer(run, fake):
+    server = fake(lambda asked: Behaviour(status=500 if asked.body["max_tokens"] > 1 else 200))
+    few = ("-n", 1, "--output-len", 4, *FEW)
+    status, out, err = run("bench", "latency", server.url, "--prompt-lens", "3,9", *few)
+    assert status == 1
+    assert err.startswith("octavo: no request was answered: 2 of 2 requests failed: http 500")
+    assert len(json.loads(out)["points"]) == 2
+    server = fake(lambda asked: Behaviour(status=500 if len(asked.body["prompt"]) == 3 else 200))
+    assert run("bench", "latency", server.url, "--prompt-lens", "3,9", *few)[0] == 0
 
 
 @pytest.mark.parametrize("wrong", ["", "a", "0", "5,,6"])
@@ -127,8 +138,8 @@ def test_keys_stay_out_of_reports():
     assert without_secrets(["--api-key=x", "y"]) == ["--api-key=...", "y"]
 
 
-def interrupted(command, ready):
-    """Run a command, send Ctrl-C when ``ready()``; gives its exit status and its report."""
+def interrupted(command, ready, number=signal.SIGINT):
+    """Run a command, send a signal when ``ready()``; gives its exit status and its report."""
     with subprocess.Popen(
         [sys.executable, "-m", "octavo", "bench", *map(str, command), "--no-ceilings", "--json"],
         stdout=subprocess.PIPE,
@@ -139,13 +150,14 @@ def interrupted(command, ready):
         while not ready():
             assert process.poll() is None
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=100)
     assert "Traceback" not in err
     return process.returncode, json.loads(out)
 
 
-def test_ctrl_c_in_throughput(smollm2_path, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_throughput(smollm2_path, tmp_path, number):
     record = tmp_path / "record"
     status, report = interrupted(
         [
@@ -168,6 +180,7 @@ def test_ctrl_c_in_throughput(smollm2_path, tmp_path):
             record,
         ],
         lambda: record.exists() and record.stat().st_size > 10_000,
+        number,
     )
     assert status == 130
     assert report["interrupted"] is True

@@ -48,6 +48,6 @@ def test_octavo_refuses_by_reason(run, server):
         "--no-ceilings", "--json",
     )  # fmt: skip
     report = json.loads(out)
-    assert status == 0
+    assert status == 1  # none was answered
     assert report["repeats"][0]["failures"]["http 400"]["count"] == 2
     assert "2 of 2 requests failed: http 400" in report["warnings"][0]

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from fake_openai import Behaviour
 
+from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.report.numbers import figures
+from octavo.bench.workloads.item import WorkItem
+
 MACHINE = {"cpu", "cores", "threads", "isa", "l2_bytes", "l3_bytes", "octavo", "python", "system"}
 FEW = ("-n", 6, "--output-len", "4", "--repeats", 2, "--warmup", 2, "--no-ceilings")
 
@@ -49,16 +53,16 @@ class Page(HTMLParser):
 
 
 def test_a_server(run, fake, tmp_path):
-    server = fake()
+    server = fake(lambda _: Behaviour(gap_s=0.01))
     status, out, err = run(
-        "bench", "serve", server.url, *FEW, "--rate", 200, "--slo", "ttft=10,tpot=5", "--per-request",
+        "bench", "serve", server.url, *FEW, "--rate", 200, "--slo", "ttft=10,e2e=5", "--per-request",
         "--seed", 5, "--json", "-o", tmp_path / "r.json", "--html", tmp_path / "r.html",
         "--png", tmp_path / "p", "--api-key", "sesame", "--label", "not real",
     )  # fmt: skip
     assert (status, err) == (0, "")
     report = json.loads(out)
     assert json.loads((tmp_path / "r.json").read_text()) == report
-    assert (report["schema_version"], report["command"]) == (1, "serve")
+    assert (report["schema_version"], report["command"]) == (2, "serve")
     assert report["command_line"].startswith("octavo bench serve http://127.0.0.1:")
     assert "sesame" not in out
     assert set(report["machine"]) == MACHINE
@@ -67,7 +71,7 @@ def test_a_server(run, fake, tmp_path):
     assert report["target"]["server"] == "nobody 7.7"
     assert report["target"]["label"] == "not real"
     assert report["workload"]["arrivals"] == "poisson"
-    assert report["settings"] == {"repeats": 2, "warm_up": 2, "slo": {"ttft_s": 10, "tpot_s": 5}}
+    assert report["settings"] == {"repeats": 2, "warm_up": 2, "slo": {"ttft_s": 10, "e2e_s": 5}}
     assert len(report["workload"]["digest"]) == 64
     assert len(report["repeats"]) == 2
     for repeat in report["repeats"]:
@@ -103,8 +107,9 @@ def test_the_same_seed_asks_the_same(run, fake):
 
 def test_as_text(run, fake):
     server = fake(lambda asked: Behaviour(status=429) if len(asked.body["prompt"]) == 128 else Behaviour())
-    status, out, _ = run("bench", "serve", server.url, *FEW)
-    assert status == 0
+    status, out, err = run("bench", "serve", server.url, *FEW)
+    assert status == 1
+    assert err.startswith("octavo: no request was answered: 12 of 12 requests failed: http 429")
     assert "no request was answered" in out
     assert "12 of 12 requests failed: http 429 (told to answer 429)." in out
     status, out, _ = run("bench", "serve", server.url, *FEW, "--input-len", 8, "--repeats", 1)
@@ -159,6 +164,10 @@ def test_traces(run, fake, tmp_path):
         (["ftp://x"], "url="),
         (["http://127.0.0.1:1"], "cannot reach"),
         (["http://x", "--html", "/nowhere/r.html"], "no directory"),
+        (["http://x", "--timeout", "0"], "timeout=0: must be a number of seconds above 0"),
+        (["http://x", "--timeout", "nan"], "timeout=nan"),
+        (["http://x", "--server-pid", "-5"], "server_pid=-5: no process of this machine has that id"),
+        (["http://x", "--server-pid", str(1 << 30)], "server_pid=1073741824"),
     ],
 )
 def test_what_cannot_be_measured_is_an_error(run, arguments, message):
@@ -167,7 +176,8 @@ def test_what_cannot_be_measured_is_an_error(run, arguments, message):
     assert message in err
 
 
-def test_ctrl_c_reports_what_there_is(fake, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_a_report_of_what_there_is(fake, tmp_path, number):
     """Interrupted in the second repeat, it writes all it was asked to write."""
     server = fake(lambda asked: Behaviour(first_s=60.0 if len(server.asked) > 1 + 6 + 2 else 0.0))
     file = tmp_path / "r.json"
@@ -204,7 +214,7 @@ def test_ctrl_c_reports_what_there_is(fake, tmp_path):
         while len(server.asked) < 1 + 6 + 3:
             assert process.poll() is None
             time.sleep(0.02)
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, number)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     report = json.loads(out)
@@ -216,6 +226,30 @@ def test_ctrl_c_reports_what_there_is(fake, tmp_path):
     assert report["summary"]["output_tokens_per_s"]["repeats"] == 1
     assert "Interrupted: 1 complete repeat." in report["warnings"]
     Page((tmp_path / "r.html").read_text())
+
+
+def test_models_with_names_that_no_file_can_hold(run, fake, tmp_path):
+    server = fake(models=("half \ud800",))
+    status, out, _ = run("bench", "serve", server.url, *FEW, "--json", "--html", tmp_path / "r.html")
+    assert status == 0
+    assert json.loads(out)["target"]["model"] == "half \ud800"
+    assert "half \\ud800 gives" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_the_headline_says_what_came(run, fake):
+    server = fake()
+    few = ("--repeats", 1, "--warmup", 0, "--no-ceilings")
+    _, out, _ = run("bench", "serve", server.url, "-n", 2, "-c", 64, *few)
+    assert re.search(r"\(64 users, at most [12] at once\)", out)
+    plan = ArrivalPlan(kind="poisson", rate=50, seed=3)
+    times = plan.times([WorkItem(index=i, prompt="x", max_tokens=1) for i in range(8)])
+    came = figures(7 / times[-1])
+    assert came not in ("50", "50.0")
+    _, out, _ = run("bench", "serve", server.url, "-n", 8, "--rate", 50, "--seed", 3, *few)
+    assert f"({came} requests/s, drawn for 50, Poisson)" in out
+    _, out, _ = run("bench", "serve", server.url, "-n", 8, "--rate", 50, "--arrivals", "bursty",
+                    "--burstiness", 0, *few)  # fmt: skip
+    assert "(50 requests/s, 0 times as bursty as Poisson)" in out
 
 
 def test_options_of_a_file(run, fake, tmp_path):
@@ -253,15 +287,21 @@ def test_every_field_is_documented(run, fake):
     memory = {"used_blocks": 1, "total_blocks": 9, "block_bytes": 8, "waste": 0.5}
     memory |= {"query_tokens": 1, "hit_tokens": 1}
     told = {"pool": memory, "scheduler": {"peak_blocks": 1, "num_preemptions": 0}}
-    server = fake(lambda a: Behaviour(status=429 if a.body["max_tokens"] == 2 else 200), memory=lambda: told)
+    late = Behaviour(first_s=9.0)
+    server = fake(
+        lambda a: {2: Behaviour(status=429), 3: late}.get(a.body["max_tokens"], Behaviour()),
+        memory=lambda: told,
+    )
     options = ("--output-len", "uniform:1,3", "--slo", "ttft=9", "--per-request", "--json", "-n", 9)
+    options += ("--timeout", 0.5, "-c", 9, "--repeats", 1)
     _, out, _ = run("bench", "serve", server.url, *options)
     report = json.loads(out)
     named = {name for part in re.findall(r"`([^`]+)`", schema) for name in part.split(".")}
     for skipped in (report["workload"], report["machine"], report["summary"]):
         skipped.clear()  # described as a whole
     for repeat in report["repeats"]:
-        assert set(repeat["failures"]) == {"http 429"}
+        assert set(repeat["failures"]) == {"http 429", "timed out"}
+        assert repeat["at_least"]
         repeat["failures"] = repeat["failures"]["http 429"]
     report["settings"]["slo"] = None
     assert fields_of(report) - named == set()

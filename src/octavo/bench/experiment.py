@@ -19,6 +19,7 @@ from octavo.core.errors import InvalidConfig
 
 WARM_UP: Final = -1
 _WARM_UP_USERS: Final = 4
+INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ async def run_experiment(
     settings: ExperimentSettings,
     progress: Progress,
 ) -> Findings:
-    """Warm up and run all repeats. The first Ctrl-C ends it early; what there is comes back.
+    """Warm up and run all repeats. The first Ctrl-C, or SIGTERM, ends it early; what there is comes back.
 
     Raises:
         InvalidConfig: the workload cannot come as the plan wants.
@@ -159,19 +160,20 @@ def describe(
 
 
 def _on_interrupt(stop: asyncio.Event) -> Callable[[], None]:
-    """Have the first Ctrl-C set ``stop`` and the second end the program; gives what undoes that."""
+    """Have the first Ctrl-C or SIGTERM set ``stop``, the second end the program; gives what undoes that."""
     loop = asyncio.get_running_loop()
+
+    def undo() -> None:
+        for number in INTERRUPTS:
+            loop.remove_signal_handler(number)
 
     def first() -> None:
         stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
+        undo()
 
     try:
-        loop.add_signal_handler(signal.SIGINT, first)
+        for number in INTERRUPTS:
+            loop.add_signal_handler(number, first)
     except (ValueError, RuntimeError, NotImplementedError):
         return lambda: None  # no main thread: whoever runs this has other ways
-
-    def undo() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-
     return undo

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from octavo.bench.experiment import WARM_UP, ExperimentSettings, Findings, Progress
+from octavo.bench.experiment import INTERRUPTS, WARM_UP, ExperimentSettings, Findings, Progress
 from octavo.bench.load.engine_target import facts_of
 from octavo.bench.load.exchange import INTERRUPTED, REFUSED, Exchange
 from octavo.bench.load.generator import LoadResult, Record
@@ -49,17 +49,18 @@ def run_offline(llm: LLM, workload: Workload, settings: ExperimentSettings, prog
 
 
 class _Interrupts:
-    """While open, Ctrl-C is noted; a second one ends the program."""
+    """While open, Ctrl-C or SIGTERM is noted; a second one ends the program."""
 
     def __init__(self) -> None:
         self.came = False
 
     def __enter__(self) -> "_Interrupts":
-        self._before = signal.signal(signal.SIGINT, self._note)
+        self._before = [signal.signal(number, self._note) for number in INTERRUPTS]
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, before in zip(INTERRUPTS, self._before, strict=True):
+            signal.signal(number, before)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.came:

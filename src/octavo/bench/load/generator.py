@@ -19,6 +19,9 @@ from octavo.bench.workloads.item import Prompt, WorkItem, follow
 _LEAD_S: Final = 0.02  # before the first request, so that it is not late
 # An event loop wakes up to a millisecond late; the last part of a wait is spent asking the clock.
 _WATCHED_S: Final = 0.0015
+# Answers are interpreted when all is over, as that takes processor time from a server on the same machine;
+# once so much waits for it, each as soon as it is over.
+_MOST_UNREAD_BYTES: Final = 1 << 28
 EARLIER_TURN: Final = "an earlier turn failed"
 
 Chain = list[WorkItem]
@@ -49,7 +52,7 @@ class LoadResult:
 
     Attributes:
         records: of all requests that were sent or could not be, in the order of the workload.
-        start_s, end_s: the moment 0 of the arrivals, and that of the last answer.
+        start_s, end_s: the moment 0 of the arrivals, and that of the last byte of the last answer.
         num_not_sent: requests that an interruption left unsent.
     """
 
@@ -77,7 +80,7 @@ async def run_load(
 
     Args:
         stop: when set, nothing more is sent and what runs is ended; what there is comes back.
-        on_done: told of each record.
+        on_done: told of each record when it is over; its exchange need not be settled.
     """
     generator = _Generator(target, on_done)
     chains = _chains(items)
@@ -94,7 +97,9 @@ async def run_load(
     if not feeding.cancelled() and (error := feeding.exception()) is not None:
         raise error
     records = sorted(generator.records, key=lambda record: record.item.index)
-    end_s = max((r.exchange.closed_s or r.due_s for r in records), default=generator.start_s)
+    for record in records:
+        record.exchange.settle()
+    end_s = max((_end_of(record) for record in records), default=generator.start_s)
     return LoadResult(records, generator.start_s, end_s, len(items) - len(records))
 
 
@@ -105,6 +110,7 @@ class _Generator:
         self._target = target
         self._on_done = on_done
         self._tasks: set[asyncio.Task[object]] = set()
+        self._unread_bytes = 0
 
     async def run(self, chains: Sequence[Chain], plan: ArrivalPlan) -> None:
         times = plan.times([chain[0] for chain in chains])
@@ -151,18 +157,19 @@ class _Generator:
             elif before.failure is not None:
                 exchange = Exchange()
                 exchange.fail(EARLIER_TURN)
+                exchange.closed_s = before.closed_s
                 self._note(Record(item, before.closed_s, exchange))
                 continue
             else:
                 due_s = before.closed_s + item.pause_s
                 await _wait_until(due_s)
                 prompt = follow(prompt, "".join(before.text), item.prompt)
-            before = await self._send(item, prompt, due_s)
+            before = await self._send(item, prompt, due_s, is_followed=item is not chain[-1])
         assert before is not None
         return before.closed_s
 
-    async def _send(self, item: WorkItem, prompt: Prompt, due_s: float) -> Exchange:
-        exchange = Exchange(sent_s=due_s)
+    async def _send(self, item: WorkItem, prompt: Prompt, due_s: float, *, is_followed: bool) -> Exchange:
+        exchange = Exchange()
         try:
             await self._target.send(prompt, item.max_tokens, exchange)
         except asyncio.CancelledError:
@@ -171,11 +178,21 @@ class _Generator:
         finally:
             exchange.closed_s = exchange.closed_s or time.perf_counter()
             self._note(Record(item, due_s, exchange))
+        if is_followed or self._unread_bytes + exchange.unread_bytes > _MOST_UNREAD_BYTES:
+            exchange.settle()
+        self._unread_bytes += exchange.unread_bytes
         return exchange
 
     def _note(self, record: Record) -> None:
         self.records.append(record)
         self._on_done(record)
+
+
+def _end_of(record: Record) -> float:
+    exchange = record.exchange
+    if record.is_ok and exchange.last_s is not None:
+        return exchange.last_s
+    return exchange.closed_s or record.due_s
 
 
 def _chains(items: Sequence[WorkItem]) -> list[Chain]:

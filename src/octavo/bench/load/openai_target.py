@@ -9,12 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.bench.load.answers import StreamedAnswer, error_text
-from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, CONNECT, NO_OUTPUT, TIMEOUT, UNSUITED, Exchange
+from octavo.bench.load.exchange import (
+    BAD_ANSWER,
+    BROKEN,
+    CONNECT,
+    LOST,
+    NO_OUTPUT,
+    TIMEOUT,
+    UNSUITED,
+    Exchange,
+)
 from octavo.bench.load.http import Address, Disconnected, HttpClient, Response
 from octavo.bench.load.rss import peak_rss_bytes
 from octavo.bench.load.target import MemoryFacts
 from octavo.bench.workloads.item import Prompt, prompt_as_json
-from octavo.core.errors import OctavoError, shown
+from octavo.core.errors import InvalidConfig, OctavoError, shown
 
 _MOST_ERROR_BYTES = 1 << 16
 _REFUSALS = (400, 422)
@@ -33,6 +42,9 @@ class ServerOptions:
         timeout_s: for a whole request.
         pid: of the server, if it runs on this machine.
         asks_memory: ask for ``/v1/memory``, which Octavo has.
+
+    Raises:
+        InvalidConfig: a value out of range.
     """
 
     model: str | None = None
@@ -43,6 +55,10 @@ class ServerOptions:
     timeout_s: float = 600.0
     pid: int | None = None
     asks_memory: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < float("inf"):
+            raise InvalidConfig(f"timeout={self.timeout_s:g}: must be a number of seconds above 0")
 
 
 class OpenAITarget:
@@ -101,8 +117,6 @@ class OpenAITarget:
         exchange.sent_s = time.perf_counter()
         await self._stream(path, content, exchange, is_chat=is_chat)
         exchange.closed_s = time.perf_counter()
-        if exchange.failure is None and not exchange.chunk_s and not exchange.output_tokens:
-            exchange.fail(NO_OUTPUT, f"finish_reason {shown(exchange.finish_reason)}")
 
     async def memory(self) -> MemoryFacts | None:
         """From ``/v1/memory``, if it is an Octavo server."""
@@ -112,16 +126,16 @@ class OpenAITarget:
             found = await self._get(f"{self.address.base}/memory")
             pool, scheduler = found["pool"], found["scheduler"]
             return MemoryFacts(
-                used_blocks=pool["used_blocks"],
-                total_blocks=pool["total_blocks"],
-                block_bytes=pool["block_bytes"],
-                waste=pool["waste"],
-                peak_blocks=scheduler["peak_blocks"],
-                num_preemptions=scheduler["num_preemptions"],
-                query_tokens=pool["query_tokens"],
-                hit_tokens=pool["hit_tokens"],
+                used_blocks=int(pool["used_blocks"]),
+                total_blocks=int(pool["total_blocks"]),
+                block_bytes=int(pool["block_bytes"]),
+                waste=float(pool["waste"]),
+                peak_blocks=int(scheduler["peak_blocks"]),
+                num_preemptions=int(scheduler["num_preemptions"]),
+                query_tokens=int(pool["query_tokens"]),
+                hit_tokens=int(pool["hit_tokens"]),
             )
-        except (OctavoError, KeyError, TypeError):
+        except (OctavoError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def watch(self, see: Callable[[MemoryFacts], None] | None) -> bool:
@@ -150,30 +164,29 @@ class OpenAITarget:
         assert self._client is not None
         answer = StreamedAnswer(exchange, is_chat=is_chat)
         error = bytearray()
-        is_stream = False
+        exchange.reader = answer.read
 
         def on_response(response: Response) -> Callable[[bytes, float], None]:
-            nonlocal is_stream
-            kind = response.headers.get("content-type", "")
-            is_stream = response.status == 200 and kind.startswith("text/event-stream")
-            return answer.feed if is_stream else lambda body, _: _keep(error, body)
+            return answer.feed if _is_stream(response) else lambda body, _: _keep(error, body)
 
         try:
             async with asyncio.timeout(self.options.timeout_s):
-                response = await self._client.request("POST", path, content, on_response=on_response)
-        except TimeoutError:
-            exchange.fail(TIMEOUT, f"after {self.options.timeout_s:g} s")
-        except Disconnected as problem:
-            exchange.fail(BROKEN if problem.began else CONNECT, str(problem))
+                response = await self._client.request(
+                    "POST", path, content, on_response=on_response, on_resend=exchange.note_resend
+                )
         except OSError as problem:
-            exchange.fail(CONNECT, str(problem))
+            exchange.settle()  # an error that the stream told comes first
+            exchange.fail(*_why_lost(problem, self.options.timeout_s))
+            return
+        compressed = _compressed(response)
+        if response.status != 200:
+            exchange.fail(f"http {response.status}", compressed or _message(bytes(error)))
+        elif compressed:
+            exchange.fail(BAD_ANSWER, compressed)
+        elif _is_stream(response):
+            exchange.reader, exchange.unread_bytes = answer.read_all, answer.unread_bytes
         else:
-            if response.status != 200:
-                exchange.fail(f"http {response.status}", _message(bytes(error)))
-            elif not is_stream:
-                exchange.fail(BAD_ANSWER, f"not a stream of events: {shown(bytes(error))}")
-            elif exchange.finish_reason is None:
-                exchange.fail(BROKEN, "the stream ended without a finish_reason")
+            exchange.fail(BAD_ANSWER, f"not a stream of events: {shown(bytes(error))}")
 
     async def _probe(self) -> None:
         """Find the extra fields that the server takes, with requests of one token."""
@@ -187,6 +200,7 @@ class OpenAITarget:
         for extra in candidates:
             self._extra, exchange = extra, Exchange()
             await self.send("Hello", 1, exchange)
+            exchange.settle()
             if exchange.failure not in [f"http {status}" for status in _REFUSALS]:
                 break
         if exchange.failure is not None and exchange.failure != NO_OUTPUT:
@@ -194,13 +208,15 @@ class OpenAITarget:
 
     async def _find_model(self) -> str:
         found = await self._get(f"{self.address.base}/models")
-        names = [each["id"] for each in found.get("data", []) if isinstance(each, dict) and "id" in each]
+        listed = found.get("data") if isinstance(found, dict) else None
+        listed = listed if isinstance(listed, list) else []
+        names = [str(each["id"]) for each in listed if isinstance(each, dict) and "id" in each]
         if not names:
             raise OctavoError(f"{self.address} has no model; name one with --model-name")
         if len(names) > 1:
             some = ", ".join(names[:9])
             raise OctavoError(f"{self.address} has {len(names)} models; choose with --model-name: {some}")
-        return str(names[0])
+        return names[0]
 
     async def _find_kind(self) -> str | None:
         """Name and version of the server, if it tells; for reports only."""
@@ -227,12 +243,36 @@ class OpenAITarget:
             raise OctavoError(f"{self.address} does not answer") from None
         except OSError as error:
             raise OctavoError(f"cannot reach {self.address}: {error}") from error
+        if compressed := _compressed(response):
+            raise OctavoError(f"{self.address}{path}: {compressed}")
         if response.status != 200:
             raise OctavoError(f"{self.address}{path}: status {response.status}: {_message(bytes(body))}")
         try:
             return json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise OctavoError(f"{self.address}{path} is not JSON") from None
+
+
+def _compressed(response: Response) -> str | None:
+    """What to say of an answer that cannot be read."""
+    encoding = response.headers.get("content-encoding", "").strip()
+    if encoding.lower() in ("", "identity"):
+        return None
+    return f"the answer is compressed ({encoding}), which was not asked for"
+
+
+def _is_stream(response: Response) -> bool:
+    kind = response.headers.get("content-type", "").strip().lower()
+    return response.status == 200 and kind.startswith("text/event-stream") and not _compressed(response)
+
+
+def _why_lost(problem: OSError, timeout_s: float) -> tuple[str, str]:
+    """Reason and detail."""
+    if isinstance(problem, Disconnected):
+        return BROKEN if problem.began else LOST, str(problem)
+    if isinstance(problem, TimeoutError) and problem.errno is None:  # ours, not the system's
+        return TIMEOUT, f"after {timeout_s:g} s"
+    return CONNECT, str(problem)
 
 
 def _keep(error: bytearray, body: bytes) -> None:
@@ -243,7 +283,7 @@ def _keep(error: bytearray, body: bytes) -> None:
 def _message(body: bytes) -> str:
     try:
         return error_text(json.loads(body))
-    except ValueError:
+    except (ValueError, RecursionError):
         return body[:300].decode(errors="replace")
 
 

@@ -18,13 +18,16 @@ class Slo:
     e2e_s: float | None = None
 
     def is_kept(self, timings: Timings) -> bool:
-        """Whether a request that was answered was answered well. One token has no TPOT to break."""
+        """Whether a request that was answered was certainly answered well.
+
+        A time that is not known keeps no limit; one token has no TPOT to break.
+        """
         pairs = (
             (self.ttft_s, timings.ttft_s),
-            (self.tpot_s, timings.tpot_s),
+            (None if timings.num_tokens <= 1 else self.tpot_s, timings.tpot_s),
             (self.e2e_s, timings.e2e_s),
         )
-        return all(limit is None or value is None or value <= limit for limit, value in pairs)
+        return all(limit is None or (value is not None and value <= limit) for limit, value in pairs)
 
     def as_dict(self) -> dict[str, float]:
         """The limits that there are, in seconds."""

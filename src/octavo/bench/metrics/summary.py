@@ -4,16 +4,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from octavo.bench.load.exchange import TIMEOUT
 from octavo.bench.load.generator import LoadResult, Record
 from octavo.bench.metrics.slo import Slo
 from octavo.bench.metrics.spread import interval, spread
 from octavo.bench.metrics.timings import Timings, timings_of
+from octavo.bench.metrics.traffic import due_per_s, most_in_flight
 
 LATENCIES: Final = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 _STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 # Numbers of a run whose mean over the repeats is of interest, with the interval.
 _SCALARS: Final = (
     ("duration_s",),
+    ("requests_due_per_s",),
     ("requests_per_s",),
     ("prompt_tokens_per_s",),
     ("output_tokens_per_s",),
@@ -26,6 +29,7 @@ _SCALARS: Final = (
     ("memory", "preemptions"),
     ("memory", "hit_rate"),
     *((name, statistic) for name in LATENCIES for statistic in _STATISTICS),
+    *(("at_least", name, statistic) for name in ("ttft_s", "e2e_s") for statistic in _STATISTICS),
 )
 
 
@@ -33,12 +37,13 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
     """One run. Latencies and tokens are of the requests that were answered in full; the others are counted.
 
     ``requests.failed`` counts all others that were sent, ``failures`` says why. Goodput is of the answered
-    requests that keep the objective, as a fraction of all that were due.
+    requests that keep the objective, as a fraction of all that were due. Those that timed out are the slowest
+    of all: ``at_least`` has latencies with them, as long as they were waited for.
     """
     good = [record for record in result.records if record.is_ok]
     timings = [timings_of(record) for record in good]
     duration_s = max(result.end_s - result.start_s, 1e-9)
-    prompt_tokens = [r.exchange.prompt_tokens for r in good if r.exchange.prompt_tokens is not None]
+    prompt_tokens = _sum([r.exchange.prompt_tokens for r in good])
     output_tokens = sum(t.num_tokens for t in timings)
     num_chunks = sum(t.num_chunks for t in timings)
     total = len(result.records) + result.num_not_sent
@@ -56,18 +61,23 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
         "tpot_s": spread([t.tpot_s for t in timings if t.tpot_s is not None]),
         "itl_s": spread([gap for t in timings for gap in t.itl_s]),
         "e2e_s": spread([t.e2e_s for t in timings if t.e2e_s is not None]),
+        "at_least": _at_least(result.records, timings),
         "lateness_s": spread([t.lateness_s for t in timings]),
+        "requests_due_per_s": due_per_s(result.records),
+        "most_in_flight": most_in_flight(result.records),
         "requests_per_s": len(good) / duration_s,
-        "prompt_tokens": sum(prompt_tokens) if len(prompt_tokens) == len(good) else None,
+        "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
-        "cached_tokens": sum(r.exchange.cached_tokens or 0 for r in good),
-        "prompt_tokens_per_s": (sum(prompt_tokens) / duration_s if len(prompt_tokens) == len(good) else None),
+        "cached_tokens": _sum([r.exchange.cached_tokens for r in good]),
+        "prompt_tokens_per_s": None if prompt_tokens is None else prompt_tokens / duration_s,
         "output_tokens_per_s": output_tokens / duration_s,
         "goodput": None if slo is None else _goodput(timings, slo, total, duration_s),
         "counts": {
             "tokens_per_chunk": output_tokens / num_chunks if num_chunks else None,
             "without_usage": sum(r.exchange.output_tokens is None for r in good),
             "chunks_differ": sum(t.misses_tokens for t in timings),
+            "tpot_unknown": sum(t.hides_tpot for t in timings),
+            "resent": sum(r.exchange.was_resent for r in result.records),
             "shorter_than_asked": sum(
                 t.num_tokens < r.item.max_tokens for r, t in zip(good, timings, strict=True)
             ),
@@ -81,6 +91,8 @@ def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     If none is complete, the last one alone.
     """
     chosen = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
+    if any(repeat["at_least"] for repeat in chosen):  # where nothing timed out the latencies are whole
+        chosen = [{**repeat, "at_least": repeat["at_least"] or repeat} for repeat in chosen]
     found = {}
     for path in _SCALARS:
         values = [value for repeat in chosen if (value := _at(repeat, path)) is not None]
@@ -98,7 +110,7 @@ def request_as_dict(record: Record, start_s: float) -> dict[str, Any]:
         "session": item.session,
         "turn": item.turn,
         "due_s": record.due_s - start_s,
-        "sent_s": exchange.sent_s - start_s,
+        "sent_s": None if exchange.sent_s is None else exchange.sent_s - start_s,
         "chunk_s": [moment - start_s for moment in exchange.chunk_s],
         "end_s": exchange.closed_s - start_s,
         "ttft_s": None if timings is None else timings.ttft_s,
@@ -111,6 +123,25 @@ def request_as_dict(record: Record, start_s: float) -> dict[str, Any]:
         "finish_reason": exchange.finish_reason,
         "failure": exchange.failure,
         "detail": exchange.detail or None,
+    }
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    """None if one is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _at_least(records: Sequence[Record], timings: Sequence[Timings]) -> dict[str, Any] | None:
+    """None if no request timed out."""
+    late = [record for record in records if record.exchange.failure == TIMEOUT]
+    if not late:
+        return None
+    ttft_s = [(r.exchange.chunk_s or [r.exchange.closed_s])[0] - r.due_s for r in late]
+    e2e_s = [r.exchange.closed_s - r.due_s for r in late]
+    return {
+        "ttft_s": spread([*ttft_s, *(t.ttft_s for t in timings if t.ttft_s is not None)]),
+        "e2e_s": spread([*e2e_s, *(t.e2e_s for t in timings if t.e2e_s is not None)]),
     }
 
 

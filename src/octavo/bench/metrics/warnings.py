@@ -4,9 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from octavo.bench.load.exchange import TIMEOUT
+from octavo.bench.metrics.timings import SEVERAL
+
 # The generator's own delay at which it is worth a word: this fraction of the median time to the first token.
 _LATE: Final = 0.05
-_SEVERAL: Final = 1.05  # tokens per chunk
+_ESTIMATED: Final = (
+    "estimated by its share of the text. If the server counts tokens that it does not send, such as hidden "
+    "thoughts, TPOT is too good."
+)
 
 
 def warnings_of(
@@ -21,6 +27,7 @@ def warnings_of(
             + ("." if complete else "; the numbers are of a part of one, and too good for long requests.")
         )
     found += _failures(repeats)
+    found += _timeouts(repeats)
     found += _lateness(repeats)
     found += _counts(repeats, target)
     if len(repeats) == 1 and not interrupted:
@@ -43,6 +50,18 @@ def _failures(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _timeouts(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    late = [repeat for repeat in repeats if repeat["at_least"]]
+    if not late:
+        return []
+    count = sum(repeat["failures"][TIMEOUT]["count"] for repeat in late)
+    ttft, e2e = (max(repeat["at_least"][name]["p99"] for repeat in late) for name in ("ttft_s", "e2e_s"))
+    return [
+        f"The percentiles leave out the {count} slowest requests, those that timed out, and are too good. "
+        f"With them the p99 of TTFT is at least {ttft:.3g} s, that of E2E at least {e2e:.3g} s."
+    ]
+
+
 def _lateness(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     pairs = [(r["lateness_s"], r["ttft_s"]) for r in repeats if r["lateness_s"] and r["ttft_s"]]
     worst = max(pairs, key=lambda pair: pair[0]["p99"] / max(pair[1]["p50"], 1e-9), default=None)
@@ -60,7 +79,7 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
     ok = sum(repeat["requests"]["ok"] for repeat in repeats)
     counts: Counter[str] = Counter()
     for repeat in repeats:
-        for name in ("without_usage", "chunks_differ", "shorter_than_asked"):
+        for name in ("without_usage", "chunks_differ", "tpot_unknown", "resent", "shorter_than_asked"):
             counts[name] += repeat["counts"][name]
     rates = [r["counts"]["tokens_per_chunk"] for r in repeats if r["counts"]["tokens_per_chunk"]]
     if counts["without_usage"]:
@@ -68,16 +87,26 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
             f"{counts['without_usage']} of {ok} answers came without usage: their tokens are counted by "
             "chunks."
         )
-    if rates and max(rates) > _SEVERAL:
-        first = "known" if target.get("kind") == "engine" else "taken as 1"
+    if rates and max(rates) > SEVERAL:
         found.append(
             f"Chunks carried {max(rates):.2f} tokens on average. ITL is the gap between chunks, as a reader "
-            f"sees it; TPOT counts tokens, those of the first chunk {first}."
+            "sees it; TPOT counts tokens, those of the first chunk "
+            + ("known." if target.get("kind") == "engine" else _ESTIMATED)
         )
     elif counts["chunks_differ"]:
         found.append(
             f"In {counts['chunks_differ']} of {ok} answers the server counted other tokens than chunks came: "
             "some tokens had no text of their own, or shared a chunk."
+        )
+    if counts["tpot_unknown"]:
+        found.append(
+            f"In {counts['tpot_unknown']} of {ok} answers all tokens came at once: their TPOT is not known, "
+            "and an objective with a TPOT limit counts as missed."
+        )
+    if counts["resent"]:
+        found.append(
+            f"{counts['resent']} requests were sent twice, as the server closed the connection without a "
+            "word just when they came. Their latencies count from the first time."
         )
     if counts["shorter_than_asked"]:
         why = "" if target.get("ignore_eos") else ", as the model's end token was not ignored"

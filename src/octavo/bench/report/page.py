@@ -23,13 +23,15 @@ def as_html(document: Document) -> str:
         *map(_sheet, document.sheets),
         _charts("More plots", document.more_charts, len(document.charts)),
     ]
-    return (
+    text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(document.title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in parts if part)
         + f"\n</main>\n<footer>{escape(document.footer)}</footer>\n</body>\n</html>\n"
     )
+    # What a server says may hold halves of characters, which no file can.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _unbroken(text: str) -> str:

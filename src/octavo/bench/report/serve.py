@@ -15,6 +15,7 @@ NAMES: Final = {
     "itl_s": "ITL, gap between chunks",
     "e2e_s": "E2E, whole answer",
 }
+_SAME: Final = 0.01  # rates so near each other are one
 _STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
@@ -30,11 +31,11 @@ def document(report: Mapping[str, Any]) -> Document:
             headline += f", the first after {seconds(ttft['mean'])}"
         if tpot := summary.get("tpot_s.p50"):
             headline += f", then one each {seconds(tpot['mean'])}"
-        headline += f" ({_how(report['workload'])})"
+        headline += f" ({_how(report)})"
     facts = [("Model", model_fact(report)), ("Machine", machine_fact(report))]
     if ceilings := ceilings_fact(report):
         facts.append(("At most", ceilings))
-    facts.append(("Workload", f"{workload_fact(report['workload'])}; {_how(report['workload'])}"))
+    facts.append(("Workload", f"{workload_fact(report['workload'])}; {_how(report)}"))
     facts.append(("Runs", _runs(report)))
     return Document(
         title=f"octavo bench {report['command']}",
@@ -110,6 +111,11 @@ def latency_sheet(report: Mapping[str, Any]) -> Sheet:
         if values[0] is not None:
             rows.append([NAMES[name], *map(seconds, values)])
             raw.append([name, *values])
+    for name in ("ttft_s", "e2e_s"):
+        values = [(summary.get(f"at_least.{name}.{s}") or {}).get("mean") for s in _STATISTICS]
+        if values[0] is not None:
+            rows.append([f"{NAMES[name]}, at least, with those that timed out", *map(seconds, values)])
+            raw.append([f"at_least.{name}", *values])
     return Sheet("Latencies", ["", *_STATISTICS], rows, "Means over the complete repeats.", raw)
 
 
@@ -172,17 +178,25 @@ def _tiles(report: Mapping[str, Any]) -> list[Tile]:
     return tiles
 
 
-def _how(workload: Mapping[str, Any]) -> str:
+def _how(report: Mapping[str, Any]) -> str:
+    """How requests came, and what came of that where it is not the same."""
+    workload = report["workload"]
     kind = workload["arrivals"]
+    most = max((repeat["most_in_flight"] for repeat in report["repeats"]), default=0)
     if kind == "closed":
         users = workload["concurrency"]
+        if most < users:
+            return f"{users} users, at most {most} at once"
         return "one user at a time" if users == 1 else f"{users} users at once"
     if kind == "at-once":
-        return "all requests at once"
+        return f"all requests at once, at most {most} under way"
     if kind == "trace":
-        return "arrivals as in the trace"
-    burst = f", {workload['burstiness']:g} times as bursty as Poisson" if kind == "bursty" else ""
-    return f"{workload['rate']:g} requests/s{burst or ', Poisson'}"
+        return f"arrivals as in the trace, at most {most} at once"
+    law = "Poisson" if kind == "poisson" else f"{workload['burstiness']:g} times as bursty as Poisson"
+    came = (report["summary"].get("requests_due_per_s") or {}).get("mean")
+    if came is None or abs(came / workload["rate"] - 1) <= _SAME:
+        return f"{workload['rate']:g} requests/s, {law}"
+    return f"{figures(came)} requests/s, drawn for {workload['rate']:g}, {law}"
 
 
 def _runs(report: Mapping[str, Any]) -> str:

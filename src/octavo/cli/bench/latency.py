@@ -84,7 +84,9 @@ def latency(
         from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 
         server = ServerOptions(
-            model=model_name, api_key=running.read_key(api_key, api_key_file), pid=server_pid
+            model=model_name,
+            api_key=running.read_key(api_key, api_key_file),
+            pid=running.check_pid(server_pid),
         )
         found = run(OpenAITarget(url, server), None)
     else:

@@ -30,24 +30,24 @@ class _Bar:
         self._bar = bar
         self._task: TaskID | None = None
         self._begin_s = self._shown_s = 0.0
-        self._done = self._failed = self._tokens = 0
+        self._done = self._failed = 0
 
     def begin(self, name: str, num_requests: int) -> None:
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(name, total=num_requests, told="")
         self._begin_s = time.monotonic()
-        self._done = self._failed = self._tokens = 0
+        self._done = self._failed = 0
 
     def done(self, record: "Record") -> None:
         self._done += 1
         self._failed += not record.is_ok
-        self._tokens += record.exchange.num_output_tokens
         now = time.monotonic()
         if self._task is None or now - self._shown_s < _REFRESH_S:
             return
         self._shown_s = now
-        told = f"{self._tokens / max(now - self._begin_s, 1e-3):,.0f} tokens/s"
+        # Tokens are counted when all is over: what came is not interpreted before.
+        told = f"{self._done / max(now - self._begin_s, 1e-3):,.1f} requests/s"
         if self._failed:
             told += f", {self._failed} failed"
         self._bar.update(self._task, completed=self._done, told=told)
@@ -55,7 +55,7 @@ class _Bar:
 
 @contextmanager
 def experiment_bar() -> "Iterator[ExperimentProgress]":
-    """Shows parts, requests, tokens per second and failures."""
+    """Shows parts, requests, how many per second, and failures as far as they are known."""
     with _drawn(counts=True) as bar:
         yield Silent() if bar is None else _Bar(bar)
 

@@ -12,7 +12,7 @@ import typer
 
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
-from octavo.core.errors import InvalidConfig
+from octavo.core.errors import InvalidConfig, OctavoError
 
 if TYPE_CHECKING:
     from octavo.bench.experiment import ExperimentSettings
@@ -81,6 +81,21 @@ def read_key(key: str | None, file: Path | None) -> str | None:
     return lines[0]
 
 
+def check_pid(pid: int | None) -> int | None:
+    """The server's process.
+
+    Raises:
+        InvalidConfig: there is no such process here, or its memory cannot be read.
+    """
+    from octavo.bench.load.rss import peak_rss_bytes
+
+    if pid is not None and peak_rss_bytes(pid) is None:
+        raise InvalidConfig(
+            f"server_pid={pid}: no process of this machine has that id, or its memory cannot be read"
+        )
+    return pid
+
+
 def short_name(model: str) -> str:
     """What a report calls a model."""
     return Path(model).name or model
@@ -125,7 +140,11 @@ def finish(
     delivery: Delivery,
     how: Circumstances,
 ) -> None:
-    """Complete a report, give it out, and leave with the status that says how it went."""
+    """Complete a report, give it out, and leave with the status that says how it went.
+
+    Raises:
+        OctavoError: no request was answered; the report is out all the same.
+    """
     from octavo.bench.report.head import head
 
     begin = head(how.command, arguments_of(how.context), threads=how.threads, ceilings=how.ceilings)
@@ -133,6 +152,9 @@ def finish(
     delivery.give({**begin, **report}, document)
     if report["interrupted"]:
         raise typer.Exit(INTERRUPTED)
+    parts = report.get("points", [report])
+    if not any(repeat["requests"]["ok"] for part in parts for repeat in part["repeats"]):
+        raise OctavoError(f"no request was answered: {report['warnings'][0]}")
 
 
 def arguments_of(context: typer.Context) -> list[str]:

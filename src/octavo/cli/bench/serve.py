@@ -148,7 +148,7 @@ def serve(
             ignore_eos={"on": True, "off": False}.get(ignore_eos),
             body=extra,
             timeout_s=timeout,
-            pid=server_pid,
+            pid=running.check_pid(server_pid),
         )
         target = OpenAITarget(url, server)
         report = running.measure(target, *prepare(None), settings)
