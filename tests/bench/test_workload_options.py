@@ -4,7 +4,9 @@ import pytest
 import typer
 
 from octavo.cli import app
-from octavo.cli.bench import workload_options as asked
+from octavo.cli.bench import unused_options
+from octavo.cli.bench.unused_options import refuse_unused
+from octavo.cli.bench.workload_making import make_vocabulary
 from octavo.cli.tune import _ASKED, _arguments
 from octavo.core.errors import InvalidConfig
 
@@ -55,6 +57,9 @@ def test_options_without_effect_are_refused(run, command, arguments, told):
 def test_throughput_refuses_them_too(run):
     status, _, err = run("bench", "throughput", "--limit", 3)
     assert (status, err) == (1, "octavo: --limit has no effect with --workload synthetic; leave it out\n")
+    status, _, err = run("bench", "throughput", "-w", "azure", "--file", "x", "--scale", 2)
+    told = "--scale has no effect with requests that are all there at once"
+    assert (status, err) == (1, f"octavo: {told}; leave it out\n")
 
 
 @pytest.mark.parametrize(
@@ -72,13 +77,13 @@ def test_throughput_refuses_them_too(run):
     ],
 )
 def test_options_with_an_effect_are_taken(arguments):
-    asked.refuse_unused(context_of("bench", "serve", *arguments.split()))
+    refuse_unused(context_of("bench", "serve", *arguments.split()))
 
 
 def test_a_config_file_may_have_options_for_other_workloads(tmp_path):
     file = tmp_path / "octavo.toml"
     file.write_text("turns = 3\nconcurrency = 2\n")
-    asked.refuse_unused(context_of("bench", "serve", "--config", str(file), "--rate", "3"))
+    refuse_unused(context_of("bench", "serve", "--config", str(file), "--rate", "3"))
 
 
 @pytest.mark.parametrize("kind", ["synthetic", "repetitive", "chat", "prompts", "mooncake", "azure"])
@@ -87,26 +92,26 @@ def test_what_tune_passes_on_is_taken(kind, more):
     if "--text" in more and kind not in ("synthetic", "repetitive"):
         more = ""
     given = context_of("tune", "-w", kind, *more.split())
-    passed = _arguments(given, set(_ASKED).difference(asked.unused(given.params)))
+    passed = _arguments(given, set(_ASKED).difference(unused_options.unused(given.params)))
     taken = context_of("bench", "serve", *passed)
-    asked.refuse_unused(taken)
-    unused = asked.unused(taken.params)
+    refuse_unused(taken)
+    unused = unused_options.unused(taken.params)
     for name in _ASKED:  # what has an effect there is what was said here
         assert name in unused or taken.params[name] == given.params[name]
 
 
 def test_every_name_is_that_of_an_option():
     parameters = context_of("bench", "serve").params
-    named = frozenset().union(*asked._OF_WORKLOAD.values(), *asked._OF_ARRIVALS.values())
+    named = frozenset().union(*unused_options._OF_WORKLOAD.values(), *unused_options._OF_ARRIVALS.values())
     assert named <= set(parameters)
     assert "turns" in named
 
 
 def test_a_vocabulary_is_no_larger_than_the_model_has():
-    assert asked.make_vocabulary(500, most=500).size == 500
-    assert asked.make_vocabulary(500).size == 500
+    assert make_vocabulary(500, most=500).size == 500
+    assert make_vocabulary(500).size == 500
     with pytest.raises(InvalidConfig, match="vocab_size=501: the model has 500 token ids"):
-        asked.make_vocabulary(501, most=500)
+        make_vocabulary(501, most=500)
 
 
 def test_vocabularies_beyond_32_bits_are_refused(run):

@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,11 +11,21 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.bench import running
-from octavo.cli.bench import workload_options as asked
-from octavo.cli.bench.delivering import Delivery, Html, Png, tried_file
+from octavo.cli.bench.delivering import Delivery, tried_file
+from octavo.cli.bench.engine_options import EngineOptions
 from octavo.cli.bench.progress import long_bar
+from octavo.cli.bench.unused_options import refuse_unused, unused
+from octavo.cli.bench.workload_making import make_workload
+from octavo.cli.bench.workload_options import (
+    ArrivalOptions,
+    Chat,
+    ObjectiveNames,
+    SloText,
+    WorkloadOptions,
+)
 from octavo.cli.bench.writing import write_text
 from octavo.cli.completion import one_of
+from octavo.cli.option_groups import grouped
 from octavo.core.config import MAX_BLOCK_SIZE
 from octavo.core.errors import InvalidConfig, OctavoError, shown
 
@@ -22,18 +33,32 @@ if TYPE_CHECKING:
     from octavo.bench.tuning.candidates import Candidate
     from octavo.bench.tuning.racing import Standing
 
-# Parameters that `octavo bench serve` has too: what is asked, and of what engine.
-_ASKED: Final = (
-    "workload", "file", "requests", "input_len", "output_len", "shared_prefix", "phrase_len", "turns",
-    "system_len", "pause", "scale", "limit", "max_prompt_tokens", "max_output_tokens", "vocab_size",
-    "as_text", "arrivals", "rate", "burstiness", "concurrency", "slo", "warmup", "chat",
-)  # fmt: skip
-_ENGINE: Final = (
-    "kv_memory", "kv_dtype", "threads", "max_num_seqs", "max_context", "prefix_cache", "speculative",
-)  # fmt: skip
+_SHAPE: Final = WorkloadOptions(
+    workload="chat",
+    requests=16,
+    input_len="lognormal:48,0.8",
+    output_len="lognormal:48,0.6",
+    turns="uniform:1,4",
+    system_len=200,
+)
+# What the race itself gives each candidate.
+_RACED: Final = frozenset({"block_size", "max_step_tokens", "max_chunk_tokens", "seed"})
+# Parameters that `octavo bench serve` has too: of what engine, and what is asked.
+_ENGINE: Final = frozenset(field.name for field in fields(EngineOptions)) - _RACED
+_ASKED: Final = frozenset(
+    field.name for kind in (WorkloadOptions, ArrivalOptions) for field in fields(kind)
+) - _RACED | {"slo", "warmup", "chat"}
 _WIDE: Final = 1.1  # an interval whose ends are further apart than so many times hides what matters
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivery(Delivery):
+    """--output is where the recommendation goes; the report's JSON has no file of its own."""
+
+    output: Path | None = None
+
+
+@grouped
 def tune(
     context: typer.Context,
     name: options.ModelArgument = None,
@@ -44,48 +69,20 @@ def tune(
         str | None,
         typer.Option(
             help="What better means: throughput, latency, balanced (default); with --slo it is goodput.",
-            autocompletion=one_of(asked.ObjectiveNames),
+            autocompletion=one_of(ObjectiveNames),
         ),
     ] = None,
-    slo: asked.SloText = None,
+    slo: SloText = None,
     block_sizes: Annotated[str, typer.Option(help="To try: multiples of 8 in 8..128.")] = "8,16,32,64,128",
     step_budgets: Annotated[str, typer.Option(help="To try as --max-step-tokens.")] = "128,256,512,1024,2048",
     chunk_budgets: Annotated[
         str, typer.Option(help='To try as --max-chunk-tokens; "all" is no limit.')
     ] = "all,128",
-    block_size: options.BlockSize = "16",
-    max_step_tokens: options.MaxStepTokens = 512,
-    max_chunk_tokens: options.MaxChunkTokens = None,
-    workload: asked.Kind = "chat",
-    file: asked.File = None,
-    requests: asked.Requests = 16,
-    input_len: asked.InputLen = "lognormal:48,0.8",
-    output_len: asked.OutputLen = "lognormal:48,0.6",
-    shared_prefix: asked.SharedPrefix = "0",
-    phrase_len: asked.PhraseLen = 16,
-    turns: asked.Turns = "uniform:1,4",
-    system_len: asked.SystemLen = 200,
-    pause: asked.Pause = 0.0,
-    scale: asked.Scale = 1.0,
-    limit: asked.Limit = None,
-    max_prompt_tokens: asked.MaxPrompt = None,
-    max_output_tokens: asked.MaxOutput = None,
-    vocab_size: asked.VocabSize = None,
-    as_text: asked.AsText = False,
-    seed: asked.WorkloadSeed = 0,
-    arrivals: asked.ArrivalKind = None,
-    rate: asked.Rate = None,
-    burstiness: asked.Burstiness = 4.0,
-    concurrency: asked.Concurrency = 8,
-    chat: asked.Chat = False,
+    engine: EngineOptions,
+    shape: WorkloadOptions = _SHAPE,
+    when: ArrivalOptions,
+    chat: Chat = False,
     warmup: running.WarmUp = 4,
-    kv_memory: options.KVMemory = None,
-    kv_dtype: options.KVDtype = "auto",
-    threads: options.Threads = None,
-    max_num_seqs: options.MaxNumSeqs = 64,
-    max_context: options.MaxContext = None,
-    prefix_cache: options.PrefixCache = True,
-    speculative: options.Speculative = None,
     journal: Annotated[
         Path, typer.Option(help="Grows by a line for each round; run again, it goes on from there.")
     ] = Path("tune.jsonl"),
@@ -97,9 +94,7 @@ def tune(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --output replace a file.")] = False,
     no_ceilings: running.NoCeilings = False,
-    as_json: options.AsJson = False,
-    html: Html = None,
-    png: Png = None,
+    delivery: _Delivery,
     config: options.Config = None,
 ) -> None:
     """Find the block size and the step budget that suit this machine and this workload.
@@ -108,14 +103,8 @@ def tune(
     --max-chunk-tokens), which are kept unless another is better for certain. Killed or interrupted, the same
     command goes on where it was.
     """
-    delivery = Delivery(
-        as_json=as_json,
-        output=None,
-        html=html,
-        png=png,
-        besides={"--output": output, "--journal": journal},
-    )
-    asked.refuse_unused(context)
+    delivery = replace(delivery, besides={"--output": output, "--journal": journal})
+    refuse_unused(context)
     if not math.isfinite(minutes):
         raise InvalidConfig(f"minutes={minutes}: must be a number, such as 10")
     if output is not None and output.is_file() and not force:
@@ -134,11 +123,11 @@ def tune(
     model = name or model
     goal = choose(objective, has_slo=slo is not None)
     limits = {} if slo is None else parse_slo(slo).as_dict()
-    size = options.parse_block_size(block_size)
+    size = options.parse_block_size(engine.block_size)
     baseline = Candidate(
-        size if isinstance(size, int) else block_size,
-        max_step_tokens,
-        ALL if max_chunk_tokens is None else max_chunk_tokens,
+        size if isinstance(size, int) else engine.block_size,
+        engine.max_step_tokens,
+        ALL if engine.max_chunk_tokens is None else engine.max_chunk_tokens,
     )
     axes = challengers(
         baseline,
@@ -151,19 +140,15 @@ def tune(
     if not axes:
         raise InvalidConfig("block_sizes, step_budgets, chunk_budgets: nothing to try but what is used now")
     race = Race(baseline, axes, minutes * 60)
-    made = asked.make_workload(
-        is_chat=chat,
-        vocabulary=asked.make_vocabulary(vocab_size),
-        **{**context.params, "kind": workload, "file": file},
-    )
+    made = make_workload(shape, is_chat=chat)
     command = ["bench", "serve", "--model", model, "--repeats", "1", "--no-ceilings", "--json"]
-    command += _arguments(context, {*_ASKED, *_ENGINE}.difference(asked.unused(context.params)))
+    command += _arguments(context, (_ASKED | _ENGINE).difference(unused(context.params)))
     interrupted = False
     with Journal(journal) as book:
         begin = head(
             "tune",
             running.arguments_of(context),
-            threads=threads,
+            threads=engine.threads,
             ceilings=book.is_new and not no_ceilings,
         )
         settings = {
@@ -172,7 +157,7 @@ def tune(
             "minutes": minutes,
             "baseline": baseline.as_dict(),
             "candidates": [one.as_dict() for each in axes.values() for one in each],
-            "seed": seed,
+            "seed": shape.seed,
             "measured_with": command,
             "workload_digest": digest(made.items(0)),
             "octavo": begin["octavo"],
@@ -182,7 +167,7 @@ def tune(
         num_before = len(book.rounds)
         try:
             with long_bar("Tuning", race.budget_s, counts=False) as show:
-                run_race(race, command, seed, goal, book, show=show)
+                run_race(race, command, shape.seed, goal, book, show=show)
         except KeyboardInterrupt:
             interrupted = True
         now = standing(race, book.rounds)
@@ -208,7 +193,7 @@ def tune(
             _write_config(output, report, context)
     finally:
         delivery.give(report, document)
-    if is_written and not as_json:
+    if is_written and not delivery.as_json:
         typer.echo(f"Written: {output}. To use it: octavo serve --config {shlex.quote(str(output))}")
     if interrupted:
         raise typer.Exit(running.INTERRUPTED)

@@ -10,10 +10,14 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.bench import running
-from octavo.cli.bench import workload_options as asked
-from octavo.cli.bench.delivering import Delivery, Html, Output, Png
+from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
+from octavo.cli.bench.server_options import ServerKey
+from octavo.cli.bench.unused_options import OF_REQUESTS, refuse_unused, unused
+from octavo.cli.bench.workload_making import make_plan, make_workload
+from octavo.cli.bench.workload_options import ArrivalOptions, SloText, WorkloadOptions
 from octavo.cli.completion import complete_model
+from octavo.cli.option_groups import grouped
 from octavo.core.errors import InvalidConfig, shown
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 _THROUGH: Final = ("server", "library")
 
 
+@grouped
 def compare(
     context: typer.Context,
     *,
@@ -56,36 +61,13 @@ def compare(
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests after a start that do not count. Default: a round.")
     ] = None,
-    workload: asked.Kind = "synthetic",
-    file: asked.File = None,
-    requests: asked.Requests = 64,
-    input_len: asked.InputLen = "128",
-    output_len: asked.OutputLen = "64",
-    shared_prefix: asked.SharedPrefix = "0",
-    phrase_len: asked.PhraseLen = 16,
-    turns: asked.Turns = "4",
-    system_len: asked.SystemLen = 0,
-    pause: asked.Pause = 0.0,
-    scale: asked.Scale = 1.0,
-    limit: asked.Limit = None,
-    max_prompt_tokens: asked.MaxPrompt = None,
-    max_output_tokens: asked.MaxOutput = None,
-    vocab_size: asked.VocabSize = None,
-    as_text: asked.AsText = False,
-    seed: asked.WorkloadSeed = 0,
-    arrivals: asked.ArrivalKind = None,
-    rate: asked.Rate = None,
-    burstiness: asked.Burstiness = 4.0,
-    concurrency: asked.Concurrency = 8,
-    slo: asked.SloText = None,
-    api_key: running.ApiKey = None,
-    api_key_file: running.ApiKeyFile = None,
+    shape: WorkloadOptions,
+    when: ArrivalOptions,
+    slo: SloText = None,
+    key: ServerKey,
     threads: options.Threads = None,
     no_ceilings: running.NoCeilings = False,
-    as_json: options.AsJson = False,
-    output: Output = None,
-    html: Html = None,
-    png: Png = None,
+    delivery: Delivery,
     config: options.Config = None,
 ) -> None:
     """Compare engines: the same requests to each in turn, round after round; ratios with intervals.
@@ -93,54 +75,26 @@ def compare(
     The first is what the others are compared with: Octavo, if --model is given. What this command starts is
     frozen while others work. Ctrl-C ends it and reports what there is.
     """
-    delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
-    asked.refuse_unused(context, _unused(context.params))
+    refuse_unused(context, _unused(context.params))
     from octavo.bench.compare import report as reports
     from octavo.bench.compare.rounds import CompareSettings
     from octavo.bench.compare.scenes import Task, as_task, parse_scenes
     from octavo.bench.metrics.slo import parse_slo
     from octavo.bench.report.head import head
-    from octavo.cli.bench.serve import _plan
 
     how = CompareSettings(rounds=rounds, warm_up=warmup, slo=None if slo is None else parse_slo(slo))
     contestants = [
         *_octavo(model, through, _parse_settings(settings, threads)),
-        *_servers(server or [], label or [], running.read_key(api_key, api_key_file)),
+        *_servers(server or [], label or [], key.read()),
         *_programs(program or []),
     ]
     if len(contestants) < 2:
         raise InvalidConfig("name at least two of --model, --server and --program to compare")
     if scene is not None:
-        tasks = [as_task(each, seed=seed) for each in parse_scenes(scene)]
+        tasks = [as_task(each, seed=shape.seed) for each in parse_scenes(scene)]
     else:
-        made = asked.make_workload(
-            is_chat=False,
-            vocabulary=asked.make_vocabulary(vocab_size),
-            kind=workload,
-            file=file,
-            requests=requests,
-            input_len=input_len,
-            output_len=output_len,
-            shared_prefix=shared_prefix,
-            phrase_len=phrase_len,
-            turns=turns,
-            system_len=system_len,
-            pause=pause,
-            scale=scale,
-            limit=limit,
-            max_prompt_tokens=max_prompt_tokens,
-            max_output_tokens=max_output_tokens,
-            as_text=as_text,
-            seed=seed,
-        )
-        plan = _plan(
-            arrivals,
-            has_arrivals=made.has_arrivals,
-            rate=rate,
-            burstiness=burstiness,
-            concurrency=concurrency,
-            seed=seed,
-        )
+        made = make_workload(shape)
+        plan = make_plan(when, seed=shape.seed, has_arrivals=made.has_arrivals)
         tasks = [Task(workload=made, plan=plan)]
     found = measure(contestants, tasks, how, threads=threads, ceilings=not no_ceilings)
     begin = head("compare", running.arguments_of(context), threads=threads, ceilings=False)
@@ -177,7 +131,7 @@ def measure(
 
 def _unused(given: Mapping[str, Any]) -> dict[str, str]:
     """Parameters that have no effect beside the others, and with what they have none."""
-    found = asked.unused(given) if given["scene"] is None else dict.fromkeys(asked.OF_REQUESTS, "--scene")
+    found = unused(given) if given["scene"] is None else dict.fromkeys(OF_REQUESTS, "--scene")
     if given["model"] is None:
         found |= dict.fromkeys(("through", "settings"), "no --model")
         if given["no_ceilings"]:

@@ -16,6 +16,7 @@ class EngineOptions:
     threads: options.Threads = None
     max_num_seqs: options.MaxNumSeqs = 64
     max_step_tokens: options.MaxStepTokens = 512
+    max_chunk_tokens: options.MaxChunkTokens = None
     max_context: options.MaxContext = None
     prefix_cache: options.PrefixCache = True
     speculative: options.Speculative = None

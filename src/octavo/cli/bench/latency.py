@@ -6,15 +6,20 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.bench import running
-from octavo.cli.bench import workload_options as asked
-from octavo.cli.bench.delivering import Delivery, Html, Output, Png
+from octavo.cli.bench.delivering import Delivery
+from octavo.cli.bench.engine_options import EngineOptions
+from octavo.cli.bench.server_options import ServerAccess
+from octavo.cli.bench.workload_making import make_vocabulary
+from octavo.cli.bench.workload_options import VocabSize, WorkloadSeed
 from octavo.cli.completion import complete_model
+from octavo.cli.option_groups import grouped
 from octavo.core.errors import InvalidConfig, shown
 
 if TYPE_CHECKING:
     from octavo.bench.load.target import Target
 
 
+@grouped
 def latency(
     context: typer.Context,
     url: Annotated[str | None, typer.Argument(help="A server that speaks OpenAI's API.")] = None,
@@ -28,30 +33,16 @@ def latency(
     requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="At each length, per repeat.")] = 3,
     repeats: running.Repeats = 3,
     warmup: running.WarmUp = 1,
-    seed: asked.WorkloadSeed = 0,
-    vocab_size: asked.VocabSize = None,
-    api_key: running.ApiKey = None,
-    api_key_file: running.ApiKeyFile = None,
-    model_name: Annotated[
-        str | None, typer.Option(help="What the server calls the model. Default: it is asked.")
-    ] = None,
-    server_pid: Annotated[int | None, typer.Option(help="Of a local server: for its peak memory.")] = None,
+    seed: WorkloadSeed = 0,
+    vocab_size: VocabSize = None,
+    access: ServerAccess,
     label: running.Label = None,
-    block_size: options.BlockSize = "16",
-    kv_memory: options.KVMemory = None,
-    kv_dtype: options.KVDtype = "auto",
-    threads: options.Threads = None,
-    max_step_tokens: options.MaxStepTokens = 512,
-    max_context: options.MaxContext = None,
+    engine: EngineOptions,
     no_ceilings: running.NoCeilings = False,
-    as_json: options.AsJson = False,
-    output: Output = None,
-    html: Html = None,
-    png: Png = None,
+    delivery: Delivery,
     config: options.Config = None,
 ) -> None:
     """Measure one stream at a time: time to the first token and per token, by length of the prompt."""
-    delivery = Delivery(as_json=as_json, output=output, html=html, png=png)
     if (url is None) == (model is None):
         raise InvalidConfig("name either the URL of a server, or a model to load here with --model")
     lengths = parse_lengths_list(prompt_lens)
@@ -64,7 +55,7 @@ def latency(
     settings = ExperimentSettings(repeats=repeats, warm_up=warmup)
 
     def run(target: "Target", most_ids: int | None) -> list[dict[str, Any]]:
-        vocabulary = asked.make_vocabulary(vocab_size, most=most_ids)
+        vocabulary = make_vocabulary(vocab_size, most=most_ids)
         cases = [
             (
                 Synthetic(
@@ -83,26 +74,13 @@ def latency(
     if url is not None:
         from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 
-        server = ServerOptions(
-            model=model_name,
-            api_key=running.read_key(api_key, api_key_file),
-            pid=running.check_pid(server_pid),
-        )
-        found = run(OpenAITarget(url, server), None)
+        found = run(OpenAITarget(url, ServerOptions(**access.settings())), None)
     else:
         assert model is not None
-        with running.loaded(
-            model,
-            block_size=options.parse_block_size(block_size),
-            kv_memory=kv_memory,
-            kv_dtype=kv_dtype,
-            threads=threads,
-            max_step_tokens=max_step_tokens,
-            max_context=max_context,
-        ) as (llm, start_s):
+        with running.loaded(model, **engine.settings()) as (llm, start_s):
             from octavo.bench.load.engine_target import EngineTarget
 
-            name = model_name or running.short_name(model)
+            name = access.model_name or running.short_name(model)
             found = run(EngineTarget(llm, name=name, start_s=start_s), llm.spec.vocab_size)
     report = {
         "target": found[0]["target"],
@@ -127,12 +105,10 @@ def latency(
         ],
         "warnings": list(dict.fromkeys(warning for one in found for warning in one["warnings"])),
     }
-    running.finish(
-        report,
-        document,
-        delivery,
-        running.Circumstances("latency", context, label=label, threads=threads, ceilings=not no_ceilings),
+    how = running.Circumstances(
+        "latency", context, label=label, threads=engine.threads, ceilings=not no_ceilings
     )
+    running.finish(report, document, delivery, how)
 
 
 def parse_lengths_list(text: str) -> list[int]:
@@ -141,7 +117,10 @@ def parse_lengths_list(text: str) -> list[int]:
     Raises:
         InvalidConfig: it is no such thing.
     """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= 1 << 24 for part in parts):
+    from octavo.bench.workloads.item import MOST_TOKENS
+    from octavo.bench.workloads.lengths import count_of
+
+    found = [count_of(part) for part in text.split(",")]
+    if any(length is None or not 1 <= length <= MOST_TOKENS for length in found):
         raise InvalidConfig(f"prompt_lens={shown(text)}: write lengths such as 32,128,512")
-    return sorted({int(part) for part in parts})
+    return sorted({length for length in found if length is not None})

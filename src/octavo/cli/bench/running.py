@@ -12,7 +12,7 @@ import typer
 
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
-from octavo.core.errors import InvalidConfig, OctavoError
+from octavo.core.errors import OctavoError
 
 if TYPE_CHECKING:
     from octavo.bench.experiment import ExperimentSettings
@@ -34,12 +34,6 @@ Label = Annotated[
     str | None, typer.Option(help="What is measured, for the report, e.g. the precision of a server's model.")
 ]
 
-ApiKey = Annotated[
-    str | None,
-    typer.Option(help="Of the server. Seen by all who list processes: --api-key-file is not."),
-]
-ApiKeyFile = Annotated[Path | None, typer.Option(help="File with the server's key in its first line.")]
-
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
@@ -60,40 +54,6 @@ def loaded(model: str, **settings: Any) -> "Iterator[tuple[LLM, float]]":
     begin = time.perf_counter()
     with LLM(model, **settings) as llm:
         yield llm, time.perf_counter() - begin
-
-
-def read_key(key: str | None, file: Path | None) -> str | None:
-    """The server's key.
-
-    Raises:
-        InvalidConfig: the file cannot be read or has none, or both are given.
-    """
-    if file is None:
-        return key
-    if key is not None:
-        raise InvalidConfig("give either --api-key or --api-key-file")
-    try:
-        lines = file.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"api_key_file: cannot read {file}: {error}") from error
-    if not lines:
-        raise InvalidConfig(f"api_key_file: {file} has no key")
-    return lines[0]
-
-
-def check_pid(pid: int | None) -> int | None:
-    """The server's process.
-
-    Raises:
-        InvalidConfig: there is no such process here, or its memory cannot be read.
-    """
-    from octavo.bench.load.rss import peak_rss_bytes
-
-    if pid is not None and peak_rss_bytes(pid) is None:
-        raise InvalidConfig(
-            f"server_pid={pid}: no process of this machine has that id, or its memory cannot be read"
-        )
-    return pid
 
 
 def short_name(model: str) -> str:

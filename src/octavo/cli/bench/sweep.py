@@ -1,6 +1,7 @@
 """``octavo bench sweep``: one workload over many settings."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -9,9 +10,10 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.bench import running
-from octavo.cli.bench.delivering import Csv, Delivery, Html, Output, Png
+from octavo.cli.bench.delivering import DeliveryWithTables
 from octavo.cli.bench.progress import long_bar
 from octavo.cli.bench.workload_options import WorkloadSeed
+from octavo.cli.option_groups import grouped
 from octavo.core.config import KVDtype
 from octavo.core.errors import InvalidConfig, shown
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from octavo.bench.sweep.grid import Value
 
 
+@grouped
 def sweep(
     context: typer.Context,
     model: options.Model = options.DEFAULT_MODEL,
@@ -46,21 +49,15 @@ def sweep(
     seed: WorkloadSeed = 0,
     kv_memory: options.KVMemory = None,
     threads: options.Threads = None,
-    csv: Csv = None,
     no_ceilings: running.NoCeilings = False,
-    as_json: options.AsJson = False,
-    output: Output = None,
-    html: Html = None,
-    png: Png = None,
+    delivery: DeliveryWithTables,
     config: options.Config = None,
 ) -> None:
     """Measure how latency, throughput, memory and waste move with settings; each point in a new process.
 
     Killed or interrupted, the same command goes on where it was.
     """
-    delivery = Delivery(
-        as_json=as_json, output=output, html=html, png=png, csv=csv, besides={"--journal": journal}
-    )
+    delivery = replace(delivery, besides={"--journal": journal})
     from octavo.bench.report.head import head
     from octavo.bench.report.sweep import document
     from octavo.bench.sweep.grid import key_of, make_points
