@@ -8,7 +8,6 @@ started, warmed up, frozen while others work, and given the same requests in tur
 
 import argparse
 import asyncio
-import json
 import re
 import shlex
 import sys
@@ -30,9 +29,9 @@ from octavo.bench.compare.rounds import CompareSettings
 from octavo.bench.compare.scenes import Task, as_task, parse_scenes
 from octavo.bench.precision import weights_of
 from octavo.bench.report.head import head
-from octavo.bench.report.page import as_html
-from octavo.bench.report.terminal import print_document
+from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
+from octavo.cli.bench.writing import check_file
 from octavo.core.errors import OctavoError
 from octavo.weights.sources import resolve
 
@@ -40,8 +39,9 @@ from octavo.weights.sources import resolve
 def main() -> None:
     asked = parse(sys.argv[1:])
     for file in (asked.output, asked.html):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise SystemExit(f"cannot write {file}: there is no directory {file.absolute().parent}")
+        if file is not None:
+            check_file(file)
+    delivery = Delivery(as_json=asked.json, output=asked.output, html=asked.html)
     model = resolve(asked.model)
     threads = CpuBackend(asked.threads).threads
     chosen = choose(everyone(precision_for(str(model), {}), weights_of(model)), asked.only, asked.without)
@@ -64,14 +64,7 @@ def main() -> None:
     }
     report = without_home(report, Path.home())
     report["command_line"] = shlex.join(["python", "benchmarks/peers/scenes.py", *sys.argv[1:]])
-    if asked.output:
-        asked.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    if asked.html:
-        asked.html.write_text(as_html(document(report)), encoding="utf-8")
-    if asked.json:
-        print(json.dumps(report))
-    else:
-        print_document(document(report))
+    delivery.give(report, document)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -196,4 +189,7 @@ def write_programs(
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except OctavoError as error:
+        raise SystemExit(f"scenes.py: {error}") from error
