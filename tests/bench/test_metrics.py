@@ -91,6 +91,8 @@ def test_when_all_comes_at_once_nothing_is_known_of_a_token():
         assert (t.tpot_s, t.hides_tpot) == (None, True)
         assert not Slo(tpot_s=9.0).is_kept(t)
         assert Slo(e2e_s=9.0).is_kept(t)
+    # One of many that is in no chunk of its own does not change that.
+    assert timings_of(record(0.0, [0.5] * 20, tokens=21)).tpot_s is None
     # The end may come later without telling more.
     t = timings_of(record(0.0, [0.5], tokens=64, finish_s=0.9, finish_had_output=False))
     assert (t.tpot_s, t.e2e_s) == (None, 0.9)
