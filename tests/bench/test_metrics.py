@@ -85,6 +85,12 @@ def test_what_is_kept_back_makes_no_server_faster():
     assert together.tpot_s == pytest.approx(0.1)
 
 
+def test_a_first_chunk_has_a_token_however_short_it_is():
+    # 8 tokens in 4 chunks: by characters the first would have 8 / 31 of one.
+    t = timings_of(record(0.0, [0.5, 0.6, 0.7, 0.8], tokens=8, chunk_chars=[1, 10, 10, 10]))
+    assert t.tpot_s == pytest.approx(0.3 / 7)
+
+
 def test_when_all_comes_at_once_nothing_is_known_of_a_token():
     for chunks in ([0.5], [0.5] * 4):
         t = timings_of(record(0.0, chunks, tokens=4))
