@@ -9,7 +9,7 @@ import pytest
 from fake_openai import Behaviour, FakeServer
 
 from octavo.bench.load import exchange as outcomes
-from octavo.bench.load import http
+from octavo.bench.load import generator, http
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.generator import EARLIER_TURN, run_load
 from octavo.bench.load.http import Address
@@ -272,6 +272,30 @@ def test_turns_follow_answers():
     assert longest[1]["content"] == " tok tok"
     for first, second in zip(result.records[:2], result.records[1:3], strict=True):
         assert second.due_s == pytest.approx(first.exchange.closed_s + 0.01)
+
+
+@pytest.mark.parametrize("bound", [0, 1 << 28])
+def test_answers_wait_to_be_read_up_to_a_bound(monkeypatch, bound):
+    monkeypatch.setattr(generator, "_MOST_UNREAD_BYTES", bound)
+    waiting = []
+
+    async def run():
+        async with FakeServer() as fake:
+            target = OpenAITarget(fake.url, ServerOptions())
+            await target.open()
+            seen = []
+
+            def on_done(record):
+                waiting.append(sum(each.exchange.reader is not None for each in seen))
+                seen.append(record)
+
+            users = ArrivalPlan(kind="closed", concurrency=1)
+            result = await run_load(target, some(3), users, stop=asyncio.Event(), on_done=on_done)
+            await target.close()
+            assert [len(r.exchange.chunk_s) for r in result.records] == [5] * 3
+
+    asyncio.run(run())
+    assert waiting == ([0, 1, 2] if bound else [0, 0, 0])
 
 
 def test_turns_after_a_failed_one_are_counted():

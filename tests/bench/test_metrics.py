@@ -85,12 +85,20 @@ def test_what_is_kept_back_makes_no_server_faster():
     assert together.tpot_s == pytest.approx(0.1)
 
 
+def test_a_first_chunk_has_a_token_however_short_it_is():
+    # 8 tokens in 4 chunks: by characters the first would have 8 / 31 of one.
+    t = timings_of(record(0.0, [0.5, 0.6, 0.7, 0.8], tokens=8, chunk_chars=[1, 10, 10, 10]))
+    assert t.tpot_s == pytest.approx(0.3 / 7)
+
+
 def test_when_all_comes_at_once_nothing_is_known_of_a_token():
     for chunks in ([0.5], [0.5] * 4):
         t = timings_of(record(0.0, chunks, tokens=4))
         assert (t.tpot_s, t.hides_tpot) == (None, True)
         assert not Slo(tpot_s=9.0).is_kept(t)
         assert Slo(e2e_s=9.0).is_kept(t)
+    # One of many that is in no chunk of its own does not change that.
+    assert timings_of(record(0.0, [0.5] * 20, tokens=21)).tpot_s is None
     # The end may come later without telling more.
     t = timings_of(record(0.0, [0.5], tokens=64, finish_s=0.9, finish_had_output=False))
     assert (t.tpot_s, t.e2e_s) == (None, 0.9)

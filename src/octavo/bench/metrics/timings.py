@@ -85,4 +85,4 @@ def _num_first(exchange: Exchange) -> float:
     if num_tokens <= SEVERAL * len(exchange.moments):
         return num_together
     chars = exchange.chunk_chars
-    return num_tokens * sum(chars[:num_together]) / sum(chars)
+    return max(num_together, num_tokens * sum(chars[:num_together]) / sum(chars))
