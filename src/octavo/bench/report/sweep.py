@@ -3,8 +3,9 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from octavo.bench.metrics.of_settings import METRICS, value_of
 from octavo.bench.report.facts import ceilings_fact, machine_fact
 from octavo.bench.report.numbers import figures, percent, seconds
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
@@ -15,28 +16,6 @@ from octavo.core.units import format_bytes
 _MIB: Final = 1 << 20
 
 
-class Metric(NamedTuple):
-    """A number of a point. ``path`` leads to it in the summary; None is the peak memory of the process."""
-
-    name: str
-    label: str
-    column: str
-    path: str | None
-    scale: float = 1.0
-
-
-METRICS: Final = (
-    Metric("ttft_ms", "TTFT p50", "TTFT ms", "ttft_s.p50", 1e3),
-    Metric("ttft_p99_ms", "TTFT p99", "p99 ms", "ttft_s.p99", 1e3),
-    Metric("tpot_ms", "TPOT p50", "TPOT ms", "tpot_s.p50", 1e3),
-    Metric("output_tokens_per_s", "output tokens/s", "tok/s out", "output_tokens_per_s"),
-    Metric("prompt_tokens_per_s", "prompt tokens/s", "tok/s in", "prompt_tokens_per_s"),
-    Metric("peak_rss_mib", "process", "RSS MiB", None, 1 / _MIB),
-    Metric("kv_peak_mib", "KV cache", "KV MiB", "memory.peak_bytes", 1 / _MIB),
-    Metric("waste_percent", "waste", "waste %", "memory.waste_mean", 100),
-    Metric("hit_percent", "hit rate", "hits %", "memory.hit_rate", 100),
-    Metric("preemptions", "preemptions", "preempted", "memory.preemptions"),
-)
 _METRIC: Final = {metric.name: metric for metric in METRICS}
 # Name, title, unit, metric.
 _PLOTS: Final = (
@@ -118,15 +97,6 @@ def write_csv(made: Document, directory: Path) -> None:
             writer = csv.writer(file)
             writer.writerow(sheet.raw_columns)
             writer.writerows(sheet.raw or sheet.rows)
-
-
-def value_of(point: Mapping[str, Any], metric: Metric) -> float | None:
-    """A metric of a point, in its own unit."""
-    if metric.path is None:
-        peak = point["peak_rss_bytes"]
-        return None if peak is None else peak * metric.scale
-    found = point["summary"].get(metric.path)
-    return None if found is None else found["mean"] * metric.scale
 
 
 def _charts(points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]) -> list[Chart]:

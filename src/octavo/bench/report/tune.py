@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from octavo.bench.metrics.of_settings import METRICS
 from octavo.bench.report.facts import ceilings_fact, machine_fact, workload_fact
 from octavo.bench.report.numbers import figures
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
-from octavo.bench.report.sweep import METRICS
 from octavo.bench.tuning.candidates import ALL, TUNED, Candidate
 
 _METRIC: Final = {metric.name: metric for metric in METRICS}

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from octavo.bench.metrics.of_settings import METRICS, Metric, value_of
 from octavo.bench.metrics.spread import RatioInterval, pooled_ratio_intervals
-from octavo.bench.report.sweep import METRICS, Metric, value_of
 from octavo.bench.tuning.candidates import Candidate
 from octavo.bench.tuning.journal import runs_of
 from octavo.bench.tuning.racing import LEAST_CONFIRM, Round, Standing, gain, ratios_of
