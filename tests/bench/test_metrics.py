@@ -255,7 +255,10 @@ def test_what_timed_out_is_not_forgotten():
     assert whole["at_least"] is None
     # Over repeats: where none timed out, the latencies are what they are.
     both = combine([found, whole])
-    assert both["at_least.e2e_s.max"]["mean"] == pytest.approx((1.0 + 0.3) / 2)
+    assert both["at_least.e2e_s.p90"]["mean"] == pytest.approx(
+        (found["at_least"]["e2e_s"]["p90"] + whole["e2e_s"]["p90"]) / 2
+    )
+    assert both["at_least.e2e_s.max"]["mean"] == pytest.approx(1.0)
     assert "at_least.e2e_s.max" not in combine([whole, whole])
 
 
@@ -281,8 +284,28 @@ def test_memory_is_combined():
     base = summarize(result(), None)
     repeats = [{**base, "memory": {"peak_blocks": n, "hit_rate": n / 10}} for n in (2, 4)]
     found = combine(repeats)
-    assert found["memory.peak_blocks"]["mean"] == 3
+    assert found["memory.peak_blocks"] == {"mean": 4, "low": None, "high": None, "repeats": 2}
     assert found["memory.hit_rate"]["mean"] == pytest.approx(0.3)
+
+
+def test_the_greatest_of_all_repeats_is_not_averaged_away():
+    base = summarize(result(), None)
+    repeats = [
+        {**base, "ttft_s": {**base["ttft_s"], "max": most}, "memory": None} for most in (0.1, 5.0, 0.1)
+    ]
+    assert combine(repeats)["ttft_s.max"] == {"mean": 5.0, "low": None, "high": None, "repeats": 3}
+
+
+def test_intervals_end_where_values_do():
+    base = summarize(result(), None)
+    rates = [
+        {**base, "output_tokens_per_s": rate, "memory": {"hit_rate": hits}}
+        for rate, hits in ((1.0, 0.5), (9.0, 1.0))
+    ]
+    found = combine(rates)
+    assert found["output_tokens_per_s"]["low"] == 0.0  # 5 less 12.7 times 4
+    assert found["output_tokens_per_s"]["high"] == pytest.approx(5 + 12.7062 * 4)
+    assert (found["memory.hit_rate"]["low"], found["memory.hit_rate"]["high"]) == (0.0, 1.0)
 
 
 def test_interrupted_requests_make_a_run_incomplete():

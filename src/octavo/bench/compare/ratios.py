@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeGuard
 
-from octavo.bench.metrics.spread import interval, ratio_interval
+from octavo.bench.metrics.spread import ratio_interval
+from octavo.bench.metrics.summary import over_repeats
 
 Better = Literal["more", "less"]
 # Numbers of a summary that are compared, and whether more of them or less is better.
@@ -39,12 +40,12 @@ _ALIKE: Final = 0.02  # numbers of tokens that differ by less than this fraction
 
 
 def means(rounds: Rounds) -> dict[str, dict[str, Any]]:
-    """Mean of each metric over the rounds in which it is known, with its 95 % interval."""
+    """Mean of each metric over the rounds in which it is known, with its interval; of maxima the greatest."""
     found = {}
     for metric in METRICS:
         values = [value for each in rounds if (value := metric_of(each, metric)) is not None]
         if values:
-            found[metric] = interval(values)
+            found[metric] = over_repeats(metric, values)
     return found
 
 

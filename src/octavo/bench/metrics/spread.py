@@ -37,18 +37,31 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
     }
 
 
-def interval(values: Sequence[float]) -> dict[str, float | int | None]:
+def interval(
+    values: Sequence[float], *, least: float = -math.inf, most: float = math.inf
+) -> dict[str, float | int | None]:
     """Mean of the repeats with its 95 % confidence interval by Student's t.
 
     It tells how far the mean of further repeats would lie, if they were like these; one repeat tells nothing,
     and has no interval.
+
+    Args:
+        least, most: what a value can be at all, where the interval ends at the latest.
     """
     mean = math.fsum(values) / len(values)
     low = high = None
     if len(values) > 1:
         half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-        low, high = mean - half, mean + half
+        low, high = max(mean - half, least), min(mean + half, most)
     return {"mean": mean, "low": low, "high": high, "repeats": len(values)}
+
+
+def greatest(values: Sequence[float]) -> dict[str, float | int | None]:
+    """The greatest of all repeats in the place of a mean: one stall is not a third of one for two good repeats.
+
+    It has no interval.
+    """
+    return {"mean": max(values), "low": None, "high": None, "repeats": len(values)}
 
 
 @dataclass(frozen=True, slots=True)

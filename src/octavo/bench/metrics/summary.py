@@ -1,5 +1,6 @@
 """What one run says, and what several runs say together."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -7,7 +8,7 @@ from typing import Any, Final
 from octavo.bench.load.exchange import TIMEOUT
 from octavo.bench.load.generator import LoadResult, Record
 from octavo.bench.metrics.slo import Slo
-from octavo.bench.metrics.spread import interval, spread
+from octavo.bench.metrics.spread import greatest, interval, spread
 from octavo.bench.metrics.timings import Timings, timings_of
 from octavo.bench.metrics.traffic import due_per_s, most_in_flight
 
@@ -31,6 +32,8 @@ _SCALARS: Final = (
     *((name, statistic) for name in LATENCIES for statistic in _STATISTICS),
     *(("at_least", name, statistic) for name in ("ttft_s", "e2e_s") for statistic in _STATISTICS),
 )
+_FRACTIONS: Final = frozenset({"goodput.fraction", "memory.waste_mean", "memory.hit_rate"})
+_PEAKS: Final = frozenset({"memory.peak_blocks", "memory.peak_bytes", "memory.waste_max"})
 
 
 def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
@@ -88,7 +91,8 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
 def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Means over the complete repeats, with 95 % intervals, by names such as ``"ttft_s.p50"``.
 
-    If none is complete, the last one alone.
+    Of what is the greatest of its kind in a repeat (``"ttft_s.max"``), the greatest of all. If none is
+    complete, the last one alone.
     """
     chosen = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
     if any(repeat["at_least"] for repeat in chosen):  # where nothing timed out the latencies are whole
@@ -97,8 +101,15 @@ def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for path in _SCALARS:
         values = [value for repeat in chosen if (value := _at(repeat, path)) is not None]
         if values and len(values) == len(chosen):
-            found[".".join(path)] = interval(values)
+            found[".".join(path)] = over_repeats(".".join(path), values)
     return found
+
+
+def over_repeats(name: str, values: Sequence[float]) -> dict[str, float | int | None]:
+    """One number of all repeats: their mean with its interval, or the greatest of what is a maximum itself."""
+    if name.endswith(".max") or name in _PEAKS:
+        return greatest(values)
+    return interval(values, least=0.0, most=1.0 if name in _FRACTIONS else math.inf)
 
 
 def request_as_dict(record: Record, start_s: float) -> dict[str, Any]:
