@@ -57,7 +57,7 @@ def interval(
 
 
 def greatest(values: Sequence[float]) -> dict[str, float | int | None]:
-    """The greatest of all repeats in the place of a mean: one stall is not a third of one for two good repeats.
+    """The greatest of all repeats in the place of a mean: good repeats do not make a stall shorter.
 
     It has no interval.
     """

@@ -106,7 +106,7 @@ def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def over_repeats(name: str, values: Sequence[float]) -> dict[str, float | int | None]:
-    """One number of all repeats: their mean with its interval, or the greatest of what is a maximum itself."""
+    """One number of all repeats: mean and interval, or the greatest of what is a maximum itself."""
     if name.endswith(".max") or name in _PEAKS:
         return greatest(values)
     return interval(values, least=0.0, most=1.0 if name in _FRACTIONS else math.inf)
