@@ -149,6 +149,32 @@ def test_traces(run, fake, tmp_path):
     assert f"{trace}:4: is not JSON" in err
 
 
+def test_prompts_of_a_file_are_sent_in_repeats_alone(run, fake, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": [1, 2, 3000]}\n{"prompt": [4, 5, 6000]}\n')
+    server = fake()
+    for repeats, has_warning in (("2", True), ("1", False)):
+        server.asked.clear()
+        asks = [
+            "-w",
+            "prompts",
+            "--file",
+            file,
+            "--repeats",
+            repeats,
+            "--warmup",
+            "2",
+            "--no-ceilings",
+            "--json",
+        ]
+        status, out, _ = run("bench", "serve", server.url, *map(str, asks))
+        assert status == 0
+        asked = [each.body["prompt"] for each in server.asked if each.body["prompt"] != "Hello"]
+        assert sorted(asked[2:]) == sorted([[1, 2, 3000], [4, 5, 6000]] * int(repeats))
+        assert all(len(prompt) == 3 and prompt not in asked[2:] for prompt in asked[:2])
+        assert any("sent the same prompts" in text for text in json.loads(out)["warnings"]) == has_warning
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -375,6 +375,31 @@ def test_prompts_of_a_file(tmp_path):
     assert [item.prompt for item in items] == ["Hello", array("i", [1, 2, 3]), (Message("user", "Hi"),)]
     assert [item.max_tokens for item in items] == [3, 8, 8]
     assert found.items(1) == items
+    assert not found.can_differ
+
+
+def test_to_warm_up_nothing_of_a_file_is_sent(tmp_path):
+    texts = [
+        {"prompt": "Once upon a time there was a"},  # 28 bytes: 5 words
+        {"prompt": [5, 20_000, 7, 9], "max_tokens": 3},
+        {"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "Why is the sky?"}]},
+        {"prompt": "Ah"},
+    ]
+    found = read_prompts(written(tmp_path, "\n".join(map(json.dumps, texts))), NONE, max_tokens=8)
+    items = found.items(-1)
+    text, ids, chat, short = (item.prompt for item in items)
+    assert (len(text.split()), len(ids), len(short.split())) == (5, 4, 1)
+    assert all(1_000 <= token < 10_000 for token in ids)
+    assert [message.role for message in chat] == ["system", "user"]
+    assert (chat[0].content, len(chat[1].content.split())) == ("", 3)
+    assert [item.max_tokens for item in items] == [8, 3, 8, 8]
+    assert all(a.prompt != b.prompt for a, b in zip(items, found.items(0), strict=True))
+    assert found.items(-1) == items != found.items(-2)
+
+
+def test_made_up_ids_to_warm_up_are_below_the_greatest_of_the_file(tmp_path):
+    found = read_prompts(written(tmp_path, json.dumps({"prompt": [3] * 64})), NONE, max_tokens=8)
+    assert set(found.items(-1)[0].prompt) <= {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("start", [0, 0.5, 100, 1e9])

@@ -24,13 +24,13 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents) -
     for (a, here), (b, there) in combinations(before, 2):
         if not same_place(here, there):
             continue
-        if not contents.can_differ:
+        if not contents.workload.can_differ:
             raise InvalidConfig(
                 f"{a} and {b} are the same server, {there}: the second would find the first one's prompts in "
                 "its cache, as this workload has the same for all; name different servers"
             )
         found.append(f"{a} and {b} are the same server, {there}: their ratio says how much is chance.")
-    if not contents.can_differ:
+    if len(before) > 1 and not contents.workload.can_differ:
         names = " and ".join(name for name, _ in before)
         found.append(
             f"This workload has the same prompts for all: if {names} share a cache, who comes later finds "

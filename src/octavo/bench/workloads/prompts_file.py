@@ -6,19 +6,29 @@ first comes at 0.
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+
+from octavo.bench.workloads.contents import Vocabulary, random_tokens, random_words, stream_of
 from octavo.bench.workloads.item import MOST_TOKEN_ID, Message, Prompt, WorkItem
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import Fields, json_objects
 from octavo.core.errors import InvalidRequest, shown
 
+_BYTES_PER_WORD: Final = 5  # about, with the space: a made-up text is about as long as the one it stands for
+
 
 @dataclass(frozen=True, slots=True)
 class PromptsFile:
-    """The same requests in every repeat: what a server caches it finds again, and reports say how much."""
+    """The same requests in every repeat: what a server caches it finds again, and reports say so.
+
+    To warm up there are others, of the same form and about the same length: a server that had seen the first
+    prompts of the file would not compute them when it is measured.
+    """
 
     file: Path
     requests: tuple[WorkItem, ...]
@@ -29,9 +39,20 @@ class PromptsFile:
         """Whether its requests say when they come."""
         return self.requests[0].arrival_s is not None
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether its repeats have contents of their own."""
+        return False
+
     def items(self, repeat: int) -> list[WorkItem]:
-        """All of them."""
-        return list(self.requests)
+        """All of them, or if ``repeat`` is below 0 what stands for them."""
+        if repeat >= 0:
+            return list(self.requests)
+        vocabulary = _vocabulary(self.requests)
+        return [
+            replace(item, prompt=_stand_in(item.prompt, stream_of(repeat, item.index), vocabulary))
+            for item in self.requests
+        ]
 
     def describe(self) -> dict[str, Any]:
         """For reports."""
@@ -123,3 +144,21 @@ def _message(fields: Fields, value: Any) -> Message:
         if isinstance(role, str) and isinstance(content, str):
             return Message(_whole(fields, role), _whole(fields, content))
     raise fields.wrong(f"message {shown(value)}: must have role and content, both texts")
+
+
+def _vocabulary(items: Sequence[WorkItem]) -> Vocabulary:
+    """Token ids that the model must have, as the file has one as great."""
+    most = max((max(item.prompt) for item in items if isinstance(item.prompt, array)), default=0)
+    return Vocabulary.of_size(most + 1)
+
+
+def _stand_in(prompt: Prompt, rng: np.random.Generator, vocabulary: Vocabulary) -> Prompt:
+    """Another prompt of this form and about this length."""
+    if isinstance(prompt, array):
+        return random_tokens(rng, len(prompt), vocabulary)
+    if isinstance(prompt, str):
+        return random_words(rng, max(1, len(prompt.encode()) // _BYTES_PER_WORD))
+    return tuple(
+        Message(role, content and random_words(rng, max(1, len(content.encode()) // _BYTES_PER_WORD)))
+        for role, content in prompt
+    )

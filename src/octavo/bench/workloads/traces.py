@@ -55,6 +55,11 @@ class Trace:
         """Whether its requests say when they come."""
         return True
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether its repeats have contents of their own."""
+        return True
+
     def items(self, repeat: int) -> list[WorkItem]:
         """The requests of one repeat, with tokens of its own."""
         blocks: dict[int, TokenIds] = {}
