@@ -176,6 +176,27 @@ def test_prompts_of_a_file_are_sent_in_repeats_alone(run, fake, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "asked",
+    [
+        (
+            '{"messages": [{"role": "user", "content": "Hi"}]}',
+            [],
+            "messages, which only the chat endpoint takes",
+        ),
+        ('{"prompt": [1, 2]}', ["--chat"], "token ids, which the chat endpoint does not take"),
+    ],
+)
+def test_nothing_is_sent_of_prompts_that_do_not_suit_the_endpoint(run, fake, tmp_path, asked):
+    line, more, told = asked
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "A text suits both."}\n' + line)
+    server = fake()
+    status, _, err = run("bench", "serve", server.url, "-w", "prompts", "--file", str(file), *more)
+    assert (status, server.asked) == (1, [])
+    assert f"{file}:2: {told}" in err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "name either the URL"),

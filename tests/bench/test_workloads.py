@@ -474,6 +474,11 @@ def test_prompts_are_cut_if_they_are_token_ids(tmp_path):
         ('{"prompt": [1, "a"]}', "prompt="),
         ('{"prompt": [1, 99999999999]}', "prompt="),
         ('{"prompt": "a", "max_tokens": 0}', "max_tokens=0"),
+        (
+            '{"prompt": "a", "max_token": 9}',
+            "unknown key 'max_token': the known ones are prompt, messages, max_tokens, arrival_s",
+        ),
+        ('{"prompt": "a", "temperature": 0}', "unknown key 'temperature'"),
         ('{"messages": []}', "messages=[]"),
         ('{"messages": [{"role": "user"}]}', "must have role and content"),
         ('{"prompt": "a", "arrival_s": 1}', "in all lines or in none"),
@@ -489,6 +494,23 @@ def test_malformed_prompts(tmp_path, bad, message):
     with pytest.raises(MalformedLine, match="lines:4: ") as caught:
         read_prompts(written(tmp_path, PROMPTS + bad), NONE, max_tokens=8)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("is_chat", "line", "told"),
+    [
+        (False, 3, "messages, which only the chat endpoint takes: use --chat"),
+        (True, 2, "token ids, which the chat endpoint does not take: leave --chat out"),
+        (None, None, ""),
+    ],
+)
+def test_prompts_must_suit_the_endpoint(tmp_path, is_chat, line, told):
+    file = written(tmp_path, PROMPTS)
+    if line is None:
+        assert len(read_prompts(file, NONE, max_tokens=8, is_chat=is_chat).requests) == 3
+        return
+    with pytest.raises(MalformedLine, match=f"lines:{line}: {told}"):
+        read_prompts(file, NONE, max_tokens=8, is_chat=is_chat)
 
 
 def items(count):

@@ -2,7 +2,7 @@
 
 ``{"prompt": "a text"}``, ``{"prompt": [1, 2, 3]}`` or ``{"messages": [{"role": "user", "content": "..."}]}``,
 and if wanted ``"max_tokens"``, and ``"arrival_s"``, in all lines or none: seconds after any moment, since the
-first comes at 0.
+first comes at 0. Other keys are refused.
 """
 
 from array import array
@@ -64,11 +64,15 @@ class PromptsFile:
         }
 
 
-def read_prompts(file: Path, limits: TraceLimits, *, max_tokens: int) -> PromptsFile:
+def read_prompts(
+    file: Path, limits: TraceLimits, *, max_tokens: int, is_chat: bool | None = None
+) -> PromptsFile:
     """Read such a file.
 
     Args:
         max_tokens: of lines that do not say.
+        is_chat: whether requests go to a chat endpoint, which takes no token ids, or to one for completions,
+            which takes no messages; None is no endpoint, and takes all.
 
     Raises:
         MalformedLine: names file and line.
@@ -76,14 +80,17 @@ def read_prompts(file: Path, limits: TraceLimits, *, max_tokens: int) -> Prompts
     items: list[WorkItem] = []
     for number, values in json_objects(file):
         fields = Fields(file, number, values)
+        fields.only("prompt", "messages", "max_tokens", "arrival_s")
         has_arrival = "arrival_s" in values
         if items and has_arrival != (items[0].arrival_s is not None):
             raise fields.wrong("arrival_s must be in all lines or in none")
         wanted = fields.tokens("max_tokens", least=1) if "max_tokens" in values else max_tokens
+        prompt = _prompt(fields, values, limits)
+        _check_form(fields, prompt, is_chat=is_chat)
         items.append(
             WorkItem(
                 index=len(items),
-                prompt=_prompt(fields, values, limits),
+                prompt=prompt,
                 max_tokens=limits.output_len(wanted),
                 arrival_s=fields.number("arrival_s") if has_arrival else None,
             )
@@ -119,6 +126,14 @@ def _prompt(fields: Fields, values: dict[str, Any], limits: TraceLimits) -> Prom
     if isinstance(prompt, str) and prompt:
         return _whole(fields, prompt)
     raise fields.wrong(f"prompt={shown(prompt)}: must be a text or a list of token ids, not empty")
+
+
+def _check_form(fields: Fields, prompt: Prompt, *, is_chat: bool | None) -> None:
+    """That an endpoint takes it."""
+    if is_chat and isinstance(prompt, array):
+        raise fields.wrong("token ids, which the chat endpoint does not take: leave --chat out")
+    if is_chat is False and isinstance(prompt, tuple):
+        raise fields.wrong('messages, which only the chat endpoint takes: use --chat, or give a "prompt"')
 
 
 def _whole(fields: Fields, text: str) -> str:
