@@ -13,8 +13,8 @@ _CACHED: Final = 0.1  # a difference in the cached fraction of prompt tokens tha
 _SEVERAL: Final = 1.05  # tokens per piece
 
 
-def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents) -> list[str]:
-    """Of servers that may be one, or share a cache.
+def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *, rounds: int) -> list[str]:
+    """Of servers that may be one, or share a cache, and of prompts that come again.
 
     Raises:
         InvalidConfig: two are the same server, and nothing but the same prompts can be asked of both.
@@ -35,6 +35,11 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents) -
         found.append(
             f"This workload has the same prompts for all: if {names} share a cache, who comes later finds "
             "there what another computed."
+        )
+    if rounds > 1 and not contents.workload.can_differ:
+        found.append(
+            f"Each of the {rounds} rounds has the same prompts: what a contestant's cache remembers of them is "
+            "not computed again. --rounds 1 measures each once."
         )
     return found
 
