@@ -38,8 +38,8 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
         )
     if rounds > 1 and not contents.workload.can_differ:
         found.append(
-            f"Each of the {rounds} rounds has the same prompts: what a contestant's cache remembers of them is "
-            "not computed again. --rounds 1 measures each once."
+            f"Each of the {rounds} rounds has the same prompts: what a contestant's cache remembers of them "
+            "is not computed again. --rounds 1 measures each once."
         )
     return found
 

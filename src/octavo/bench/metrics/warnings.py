@@ -40,8 +40,7 @@ def same_prompts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]
     if len(repeats) < 2 or target.get("prefix_cache") is False:
         return []
     told = ""
-    rates = [_hit_rate(repeat) for repeat in repeats]
-    first, *later = rates
+    first, *later = map(_hit_rate, repeats)
     known = [rate for rate in later if rate is not None]
     if first is not None and known:
         told = f" (hit rate {first:.1%} in the first, {sum(known) / len(known):.1%} after it)"
