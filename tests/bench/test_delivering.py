@@ -68,10 +68,11 @@ def test_what_cannot_be_written_is_told_before(tmp_path):
         (Path("/proc/x"), "cannot write /proc/x"),
         (Path("/dev/full"), "No space left"),
         (tmp_path / ("x" * 300), "too long"),
+        (Path("-"), "--json prints the JSON object to standard output"),
     ):
         with pytest.raises(OctavoError, match=why):
             check_file(bad)
-    for bad in (tmp_path / "file", tmp_path / "file" / "x", Path("/proc/none/x")):
+    for bad in (tmp_path / "file", tmp_path / "file" / "x", Path("/proc/none/x"), Path("-")):
         with pytest.raises(OctavoError, match="cannot write"):
             check_folder(bad)
     check_file(tmp_path / "file")

@@ -13,9 +13,10 @@ from octavo.bench.load import generator, http
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.generator import EARLIER_TURN, run_load
 from octavo.bench.load.http import Address
-from octavo.bench.load.memory_use import watch_memory
+from octavo.bench.load.memory_use import MemoryWatch, watch_memory
 from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 from octavo.bench.load.sse import EventReader
+from octavo.bench.load.target import MemoryFacts
 from octavo.bench.metrics.summary import summarize
 from octavo.bench.metrics.timings import timings_of
 from octavo.bench.workloads.conversations import Conversations
@@ -401,6 +402,58 @@ def test_memory_is_watched():
     }
     found = asyncio.run(run(60))
     assert (found["peak_blocks"], found["peak_is_exact"]) == (90, True)
+
+
+def facts(used):
+    return MemoryFacts(
+        used_blocks=used,
+        total_blocks=100,
+        block_bytes=1000,
+        waste=0.25,
+        peak_blocks=50,
+        num_preemptions=0,
+        query_tokens=0,
+        hit_tokens=0,
+    )
+
+
+def test_a_peak_that_nobody_saw_is_not_zero():
+    watch = MemoryWatch()
+    watch.begin(facts(0))
+    watch.see(facts(0))
+    watch.end(facts(0))
+    found = watch.as_dict()
+    names = ("peak_blocks", "peak_bytes", "peak_fraction", "waste_mean", "waste_max")
+    assert [found[name] for name in names] == [None] * 5
+    watch.see(facts(7))
+    assert watch.as_dict()["peak_bytes"] == 7000
+
+
+def test_a_run_is_looked_at_soon_and_then_from_time_to_time(monkeypatch):
+    pauses = []
+    enough = asyncio.Event()
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            enough.set()
+            await asyncio.Event().wait()  # for ever: cancelled when the run is over
+
+    class Target:
+        async def memory(self):
+            return facts(len(pauses))
+
+        def watch(self, see):
+            return False
+
+    async def run():
+        async with watch_memory(Target()) as watch:
+            await enough.wait()
+        return watch.as_dict()
+
+    monkeypatch.setattr("octavo.bench.load.memory_use.asyncio.sleep", sleep)
+    assert asyncio.run(run())["peak_blocks"] == 7
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("told", [None, {"pool": 5}, {"pool": {"used_blocks": "many"}, "scheduler": {}}])

@@ -13,7 +13,7 @@ from octavo.bench.metrics.spread import interval, percentile, spread, t_quantile
 from octavo.bench.metrics.summary import combine, request_as_dict, summarize
 from octavo.bench.metrics.timings import timings_of
 from octavo.bench.metrics.traffic import due_per_s, most_in_flight
-from octavo.bench.metrics.warnings import warnings_of
+from octavo.bench.metrics.warnings import same_prompts, warnings_of
 from octavo.bench.workloads.item import WorkItem
 from octavo.core.errors import InvalidConfig
 
@@ -374,3 +374,18 @@ def test_warnings():
     repeat = summarize(result(), None)
     assert "One repeat only" in " ".join(warnings_of([repeat], {}, interrupted=False))
     assert "Interrupted: 1 complete" in " ".join(warnings_of([repeat], {}, interrupted=True))
+
+
+def test_repeats_of_the_same_prompts_are_told():
+    unknown = {"memory": None, "cached_tokens": None, "prompt_tokens": 10}
+    (told,) = same_prompts([unknown] * 3, {"kind": "server"})
+    assert told.startswith(
+        "Each of the 3 repeats sent the same prompts, and what a prefix cache remembers is "
+    )
+    assert "--repeats 1" in told
+    repeats = [unknown | {"cached_tokens": cached} for cached in (1, 8, 9)]
+    assert "(hit rate 10.0% in the first, 85.0% after it)" in same_prompts(repeats, {})[0]
+    repeats = [unknown | {"memory": {"hit_rate": rate}} for rate in (0.0, 0.998)]
+    assert "(hit rate 0.0% in the first, 99.8% after it)" in same_prompts(repeats, {})[0]
+    assert same_prompts([unknown], {}) == []
+    assert same_prompts(repeats, {"prefix_cache": False}) == []

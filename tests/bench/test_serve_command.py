@@ -124,12 +124,12 @@ def test_without_matplotlib_there_are_tables(run, fake, tmp_path, monkeypatch):
     status, _, _ = run("bench", "serve", server.url, *FEW, "--html", tmp_path / "r.html")
     assert status == 0
     parsed = Page(page := (tmp_path / "r.html").read_text())
-    assert "pip install &#x27;octavo[bench]&#x27;" in page
+    assert "pip install matplotlib" in page
     assert parsed.tags.count("svg") == 0
     assert parsed.tags.count("table") == 2
     status, _, err = run("bench", "serve", server.url, *FEW, "--png", tmp_path)
     assert status == 1
-    assert "octavo[bench]" in err
+    assert "pip install matplotlib" in err
 
 
 def test_traces(run, fake, tmp_path):
@@ -147,6 +147,53 @@ def test_traces(run, fake, tmp_path):
     status, _, err = run("bench", "serve", server.url, "-w", "mooncake", "--file", trace, *few)
     assert status == 1
     assert f"{trace}:4: is not JSON" in err
+
+
+def test_prompts_of_a_file_are_sent_in_repeats_alone(run, fake, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": [1, 2, 3000]}\n{"prompt": [4, 5, 6000]}\n')
+    server = fake()
+    for repeats, has_warning in (("2", True), ("1", False)):
+        server.asked.clear()
+        asks = [
+            "-w",
+            "prompts",
+            "--file",
+            file,
+            "--repeats",
+            repeats,
+            "--warmup",
+            "2",
+            "--no-ceilings",
+            "--json",
+        ]
+        status, out, _ = run("bench", "serve", server.url, *map(str, asks))
+        assert status == 0
+        asked = [each.body["prompt"] for each in server.asked if each.body["prompt"] != "Hello"]
+        assert sorted(asked[2:]) == sorted([[1, 2, 3000], [4, 5, 6000]] * int(repeats))
+        assert all(len(prompt) == 3 and prompt not in asked[2:] for prompt in asked[:2])
+        assert any("sent the same prompts" in text for text in json.loads(out)["warnings"]) == has_warning
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (
+            '{"messages": [{"role": "user", "content": "Hi"}]}',
+            [],
+            "messages, which only the chat endpoint takes",
+        ),
+        ('{"prompt": [1, 2]}', ["--chat"], "token ids, which the chat endpoint does not take"),
+    ],
+)
+def test_nothing_is_sent_of_prompts_that_do_not_suit_the_endpoint(run, fake, tmp_path, asked):
+    line, more, told = asked
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "A text suits both."}\n' + line)
+    server = fake()
+    status, _, err = run("bench", "serve", server.url, "-w", "prompts", "--file", str(file), *more)
+    assert (status, server.asked) == (1, [])
+    assert f"{file}:2: {told}" in err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.report.facts import workload_fact
 from octavo.bench.workloads.contents import Vocabulary, stream_of
 from octavo.bench.workloads.conversations import Conversations
 from octavo.bench.workloads.item import Message, digest, follow, prompt_as_json
@@ -14,6 +15,7 @@ from octavo.bench.workloads.lengths import Empirical, Fixed, Lognormal, Uniform,
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import MalformedLine
 from octavo.bench.workloads.prompts_file import read_prompts
+from octavo.bench.workloads.reuse import reusable_fraction
 from octavo.bench.workloads.synthetic import PrefixLevel, Synthetic, parse_prefix_tree
 from octavo.bench.workloads.traces import read_azure, read_mooncake
 from octavo.core.errors import InvalidConfig, InvalidRequest
@@ -278,9 +280,47 @@ def test_traces_are_cut_to_size(tmp_path):
         (2, 512, 1),
     ]
     assert trace.describe()["num_prompts_cut"] == 1
+    assert trace.describe()["reusable_fraction"] == 0  # the first two begin with 7 and with 10
     for wrong in ({"scale": 0}, {"limit": 0}, {"max_prompt_tokens": 0}, {"scale": float("nan")}):
         with pytest.raises(InvalidConfig):
             TraceLimits(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "reusable"),
+    [
+        ([], 0.0),
+        ([(8, "ab")], 0.0),
+        ([(8, "ab"), (8, "ab")], 8 / 16),
+        ([(8, "ab"), (8, "cb")], 0.0),  # b is not what they begin with
+        ([(8, "ab"), (8, "bb")], 0.0),
+        ([(6, "ab"), (8, "ab")], 6 / 14),  # of the second b two tokens are new
+        ([(8, "ab"), (6, "ab")], 6 / 14),
+        ([(5, "ab"), (7, "ab"), (8, "ab")], (5 + 7) / 20),
+        ([(4, "ab"), (8, "ab")], 4 / 12),  # cut to its first block
+        ([(12, "abc"), (8, "ad"), (8, "ad")], (4 + 8) / 28),
+    ],
+)
+def test_what_earlier_prompts_begin_with_too(prompts, reusable):
+    named = [(length, [ord(name) for name in names]) for length, names in prompts]
+    assert reusable_fraction(named, 4) == pytest.approx(reusable)
+
+
+def test_cutting_prompts_changes_what_is_reusable(tmp_path):
+    whole = read_mooncake(written(tmp_path, MOONCAKE), NONE, VOCABULARY, 0).describe()
+    assert (whole["reusable_fraction"], whole["reusable_fraction_uncut"]) == (
+        0.290216,
+        0.290216,
+    )  # 700 of 2412
+    cut = read_mooncake(tmp_path / "lines", TraceLimits(max_prompt_tokens=512), VOCABULARY, 0).describe()
+    assert (cut["reusable_fraction"], cut["reusable_fraction_uncut"]) == (0.333333, 0.290216)
+    assert workload_fact(cut) == (
+        "3 requests of lines, prompts up to 512 tokens (2 cut, so that 33.3 % of prompt tokens, and not "
+        "29.0 %, can be had from earlier prompts)"
+    )
+    assert "cut" not in workload_fact(whole)
+    azure = read_azure(written(tmp_path, AZURE), NONE, VOCABULARY, 0).describe()
+    assert "reusable_fraction" not in azure
 
 
 LINE = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [7]}\n'
@@ -305,8 +345,13 @@ LINE = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [7]}
         (LINE.replace('"timestamp": 0', '"timestamp": \0'), "is not JSON"),
         (LINE.replace('"input_length": 9', '"input_length": 9.5'), "input_length=9.5"),
         (LINE.replace('"input_length": 9', '"input_length": 0'), "input_length=0"),
-        (LINE.replace('"input_length": 9', '"input_length": 513'), "fewer than input_length=513"),
+        (
+            LINE.replace('"input_length": 9', '"input_length": 513'),
+            "1 hash_ids, fewer than input_length=513 needs: 2",
+        ),
         (LINE.replace('"input_length": 9, ', ""), "has no 'input_length'"),
+        (LINE.replace("[7]", "[7, 8]"), "2 hash_ids, more than input_length=9 needs: 1"),
+        (LINE.replace("[7]", "[]"), "0 hash_ids, fewer than input_length=9 needs: 1"),
         (LINE.replace("[7]", "[true]"), "hash_ids"),
         (LINE.replace("[7]", "[-1]"), "hash_ids"),
         (b"\xff\xfe", "is not UTF-8"),
@@ -375,6 +420,31 @@ def test_prompts_of_a_file(tmp_path):
     assert [item.prompt for item in items] == ["Hello", array("i", [1, 2, 3]), (Message("user", "Hi"),)]
     assert [item.max_tokens for item in items] == [3, 8, 8]
     assert found.items(1) == items
+    assert not found.can_differ
+
+
+def test_to_warm_up_nothing_of_a_file_is_sent(tmp_path):
+    texts = [
+        {"prompt": "Once upon a time there was a"},  # 28 bytes: 5 words
+        {"prompt": [5, 20_000, 7, 9], "max_tokens": 3},
+        {"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "Why is the sky?"}]},
+        {"prompt": "Ah"},
+    ]
+    found = read_prompts(written(tmp_path, "\n".join(map(json.dumps, texts))), NONE, max_tokens=8)
+    items = found.items(-1)
+    text, ids, chat, short = (item.prompt for item in items)
+    assert (len(text.split()), len(ids), len(short.split())) == (5, 4, 1)
+    assert all(1_000 <= token < 10_000 for token in ids)
+    assert [message.role for message in chat] == ["system", "user"]
+    assert (chat[0].content, len(chat[1].content.split())) == ("", 3)
+    assert [item.max_tokens for item in items] == [8, 3, 8, 8]
+    assert all(a.prompt != b.prompt for a, b in zip(items, found.items(0), strict=True))
+    assert found.items(-1) == items != found.items(-2)
+
+
+def test_made_up_ids_to_warm_up_are_below_the_greatest_of_the_file(tmp_path):
+    found = read_prompts(written(tmp_path, json.dumps({"prompt": [3] * 64})), NONE, max_tokens=8)
+    assert set(found.items(-1)[0].prompt) <= {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("start", [0, 0.5, 100, 1e9])
@@ -404,6 +474,11 @@ def test_prompts_are_cut_if_they_are_token_ids(tmp_path):
         ('{"prompt": [1, "a"]}', "prompt="),
         ('{"prompt": [1, 99999999999]}', "prompt="),
         ('{"prompt": "a", "max_tokens": 0}', "max_tokens=0"),
+        (
+            '{"prompt": "a", "max_token": 9}',
+            "unknown key 'max_token': the known ones are prompt, messages, max_tokens, arrival_s",
+        ),
+        ('{"prompt": "a", "temperature": 0}', "unknown key 'temperature'"),
         ('{"messages": []}', "messages=[]"),
         ('{"messages": [{"role": "user"}]}', "must have role and content"),
         ('{"prompt": "a", "arrival_s": 1}', "in all lines or in none"),
@@ -419,6 +494,23 @@ def test_malformed_prompts(tmp_path, bad, message):
     with pytest.raises(MalformedLine, match="lines:4: ") as caught:
         read_prompts(written(tmp_path, PROMPTS + bad), NONE, max_tokens=8)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("is_chat", "line", "told"),
+    [
+        (False, 3, "messages, which only the chat endpoint takes: use --chat"),
+        (True, 2, "token ids, which the chat endpoint does not take: leave --chat out"),
+        (None, None, ""),
+    ],
+)
+def test_prompts_must_suit_the_endpoint(tmp_path, is_chat, line, told):
+    file = written(tmp_path, PROMPTS)
+    if line is None:
+        assert len(read_prompts(file, NONE, max_tokens=8, is_chat=is_chat).requests) == 3
+        return
+    with pytest.raises(MalformedLine, match=f"lines:{line}: {told}"):
+        read_prompts(file, NONE, max_tokens=8, is_chat=is_chat)
 
 
 def items(count):

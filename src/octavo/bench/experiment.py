@@ -13,7 +13,7 @@ from octavo.bench.load.target import Target
 from octavo.bench.metrics.pooled import quantiles, timeline
 from octavo.bench.metrics.slo import Slo
 from octavo.bench.metrics.summary import combine, request_as_dict, summarize
-from octavo.bench.metrics.warnings import warnings_of
+from octavo.bench.metrics.warnings import same_prompts, warnings_of
 from octavo.bench.workloads.item import Workload, digest
 from octavo.core.errors import InvalidConfig
 
@@ -155,7 +155,10 @@ def describe(
             "slo": None if settings.slo is None else settings.slo.as_dict(),
         },
         **findings.as_dict(per_request=settings.per_request),
-        "warnings": warnings_of(findings.repeats, told, interrupted=findings.interrupted),
+        "warnings": [
+            *([] if workload.can_differ else same_prompts(findings.repeats, told)),
+            *warnings_of(findings.repeats, told, interrupted=findings.interrupted),
+        ],
     }
 
 

@@ -80,7 +80,7 @@ async def compare(
             break
         contestants = contestants_of(task)
         contents = Contents.choose(task.workload, contestants)
-        beforehand += warnings_beforehand(contestants, contents)
+        beforehand += warnings_beforehand(contestants, contents, rounds=settings.rounds)
         sides = await run_rounds(
             contestants,
             contents,

@@ -26,20 +26,17 @@ class Contents:
     Attributes:
         own: each contestant has contents of its own, as some may look into the same cache: whoever comes
             later would find there what the other computed. Lengths, structure and arrivals are the same.
-        can_differ: whether the workload has other contents to give; a file of prompts has not.
     """
 
     workload: Workload
     count: int
     own: bool
-    can_differ: bool = True
 
     @staticmethod
     def choose(workload: Workload, contestants: Sequence[Contestant]) -> "Contents":
-        """The same for all, unless two or more ran before: nobody knows what these share."""
-        own = sum(each.runs_at is not None for each in contestants) > 1
-        can_differ = not own or workload.items(0) != workload.items(1)
-        return Contents(workload, len(contestants), own and can_differ, can_differ)
+        """The same for all, unless it can differ and two or more ran before: who knows what these share."""
+        may_share = sum(each.runs_at is not None for each in contestants) > 1
+        return Contents(workload, len(contestants), may_share and workload.can_differ)
 
     def of_round(self, number: int, place: int) -> list[WorkItem]:
         """For the contestant at a place of the list, in a round that counts from 0."""

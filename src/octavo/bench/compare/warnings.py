@@ -13,8 +13,8 @@ _CACHED: Final = 0.1  # a difference in the cached fraction of prompt tokens tha
 _SEVERAL: Final = 1.05  # tokens per piece
 
 
-def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents) -> list[str]:
-    """Of servers that may be one, or share a cache.
+def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *, rounds: int) -> list[str]:
+    """Of servers that may be one, or share a cache, and of prompts that come again.
 
     Raises:
         InvalidConfig: two are the same server, and nothing but the same prompts can be asked of both.
@@ -24,17 +24,22 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents) -
     for (a, here), (b, there) in combinations(before, 2):
         if not same_place(here, there):
             continue
-        if not contents.can_differ:
+        if not contents.workload.can_differ:
             raise InvalidConfig(
                 f"{a} and {b} are the same server, {there}: the second would find the first one's prompts in "
                 "its cache, as this workload has the same for all; name different servers"
             )
         found.append(f"{a} and {b} are the same server, {there}: their ratio says how much is chance.")
-    if not contents.can_differ:
+    if len(before) > 1 and not contents.workload.can_differ:
         names = " and ".join(name for name, _ in before)
         found.append(
             f"This workload has the same prompts for all: if {names} share a cache, who comes later finds "
             "there what another computed."
+        )
+    if rounds > 1 and not contents.workload.can_differ:
+        found.append(
+            f"Each of the {rounds} rounds has the same prompts: what a contestant's cache remembers of them "
+            "is not computed again. --rounds 1 measures each once."
         )
     return found
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from octavo.bench.load.target import MemoryFacts, Target
 
 _INTERVAL_S: Final = 0.5
+_FIRST_INTERVAL_S: Final = 0.05  # from there it doubles, so that short runs are seen too
 
 
 class MemoryWatch:
@@ -17,7 +18,7 @@ class MemoryWatch:
     def __init__(self) -> None:
         self._before: MemoryFacts | None = None
         self._after: MemoryFacts | None = None
-        self._most_used = 0
+        self._most_used: int | None = None  # None until something is seen to be held
         self._waste_sum = self._waste_max = 0.0
         self._num_waste = 0
 
@@ -28,7 +29,7 @@ class MemoryWatch:
     def see(self, facts: MemoryFacts | None) -> None:
         """While it runs."""
         if facts is not None and facts.used_blocks:
-            self._most_used = max(self._most_used, facts.used_blocks)
+            self._most_used = max(self._most_used or 0, facts.used_blocks)
             self._waste_sum += facts.waste
             self._waste_max = max(self._waste_max, facts.waste)
             self._num_waste += 1
@@ -42,7 +43,8 @@ class MemoryWatch:
         """For reports; None if the target does not tell.
 
         ``peak_blocks`` is exact where this run held more than any before it; otherwise the most that was seen
-        (``peak_is_exact`` says which). ``waste_mean`` is over the moments at which something was held.
+        (``peak_is_exact`` says which), or None if nothing was held at any moment that it was looked at.
+        ``waste_mean`` is over the moments at which something was held.
         """
         before, after = self._before, self._after
         if before is None or after is None:
@@ -53,8 +55,10 @@ class MemoryWatch:
         return {
             "peak_blocks": peak,
             "peak_is_exact": is_exact,
-            "peak_bytes": peak * after.block_bytes,
-            "peak_fraction": round(peak / after.total_blocks, 6) if after.total_blocks else None,
+            "peak_bytes": None if peak is None else peak * after.block_bytes,
+            "peak_fraction": None
+            if peak is None or not after.total_blocks
+            else round(peak / after.total_blocks, 6),
             "total_blocks": after.total_blocks,
             "block_bytes": after.block_bytes,
             "waste_mean": round(self._waste_sum / self._num_waste, 6) if self._num_waste else None,
@@ -66,7 +70,10 @@ class MemoryWatch:
 
 @asynccontextmanager
 async def watch_memory(target: Target) -> AsyncIterator[MemoryWatch]:
-    """Looks after every step while the block runs, or asks twice a second; and before and after."""
+    """Looks after every step while the block runs, or asks, soon after its begin and then twice a second.
+
+    It also asks before and after.
+    """
     watch = MemoryWatch()
     before = await target.memory()
     watch.begin(before)
@@ -85,6 +92,8 @@ async def watch_memory(target: Target) -> AsyncIterator[MemoryWatch]:
 
 
 async def _ask(target: Target, watch: MemoryWatch) -> None:
+    interval_s = _FIRST_INTERVAL_S
     while True:
-        await asyncio.sleep(_INTERVAL_S)
+        await asyncio.sleep(interval_s)
         watch.see(await target.memory())
+        interval_s = min(2 * interval_s, _INTERVAL_S)

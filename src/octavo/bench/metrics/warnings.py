@@ -35,6 +35,30 @@ def warnings_of(
     return found
 
 
+def same_prompts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> list[str]:
+    """Of a workload whose repeats have the same contents: what that does to all numbers."""
+    if len(repeats) < 2 or target.get("prefix_cache") is False:
+        return []
+    told = ""
+    first, *later = map(_hit_rate, repeats)
+    known = [rate for rate in later if rate is not None]
+    if first is not None and known:
+        told = f" (hit rate {first:.1%} in the first, {sum(known) / len(known):.1%} after it)"
+    return [
+        f"Each of the {len(repeats)} repeats sent the same prompts, and what a prefix cache remembers{told} "
+        "is not computed again: the numbers are in part those of the cache. --repeats 1 measures each once."
+    ]
+
+
+def _hit_rate(repeat: Mapping[str, Any]) -> float | None:
+    """The fraction of prompt tokens that a cache had, as the pool tells it or else the answers."""
+    if repeat["memory"] and repeat["memory"]["hit_rate"] is not None:
+        return float(repeat["memory"]["hit_rate"])
+    if repeat["cached_tokens"] is None or not repeat["prompt_tokens"]:
+        return None
+    return float(repeat["cached_tokens"] / repeat["prompt_tokens"])
+
+
 def _failures(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     total = sum(repeat["requests"]["total"] for repeat in repeats)
     counts: Counter[str] = Counter()

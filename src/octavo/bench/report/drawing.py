@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HOW_TO_GET: Final = "plots need Matplotlib: pip install 'octavo[bench]'"
+HOW_TO_GET: Final = "plots need Matplotlib: pip install matplotlib"
 # Told apart by brightness too, and legible on white and on black.
 _COLOURS: Final = ("#0b7285", "#e8590c", "#7048e8", "#2b8a3e", "#c2255c", "#868e96")
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 2)), "-")

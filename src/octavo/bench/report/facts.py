@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from octavo.bench.report.numbers import percent
 from octavo.core.units import format_bytes
 
 
@@ -54,6 +55,12 @@ def workload_fact(workload: Mapping[str, Any]) -> str:
             text += f", time x {workload['scale']:g}"
         if workload.get("max_prompt_tokens"):
             text += f", prompts up to {workload['max_prompt_tokens']:,} tokens"
+        if workload.get("num_prompts_cut") and "reusable_fraction" in workload:
+            text += (
+                f" ({workload['num_prompts_cut']:,} cut, so that {percent(workload['reusable_fraction'])} of "
+                "prompt tokens, and not "
+                f"{percent(workload['reusable_fraction_uncut'])}, can be had from earlier prompts)"
+            )
     else:
         text = f"{workload['num_requests']} requests"
     if "input_len" in workload:

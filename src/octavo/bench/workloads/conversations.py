@@ -35,6 +35,11 @@ class Conversations:
         """Whether its requests say when they come."""
         return False
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether its repeats have contents of their own."""
+        return True
+
     def items(self, repeat: int) -> list[WorkItem]:
         """The requests of one repeat; sessions one after the other, their turns in order."""
         rng = stream_of(self.seed, _LENGTHS)

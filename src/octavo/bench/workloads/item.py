@@ -59,11 +59,17 @@ class Workload(Protocol):
         """Whether its requests say when they come."""
         ...
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether its repeats have contents of their own, as what is made up has; a file's prompts stay."""
+        ...
+
     def items(self, repeat: int) -> list[WorkItem]:
         """The requests of one repeat, in the order of arrival.
 
-        Repeats have the same lengths and arrivals; contents that are made up differ, so that no repeat finds
-        in a cache what an earlier one left there. Repeat -1 is the warm-up's.
+        Repeats have the same lengths and arrivals, and contents of their own if these can differ, so that
+        none finds in a cache what an earlier one left there. Those below 0 are for warming up: always made
+        up, and nothing that a repeat from 0 on has.
         """
         ...
 

@@ -72,6 +72,11 @@ class Fields:
         """The error to raise."""
         return MalformedLine(self.file, self.line, message)
 
+    def only(self, *known: str) -> None:
+        """Refuse fields of other names: a mistyped one would have no effect."""
+        if unknown := [name for name in self._values if name not in known]:
+            raise self.wrong(f"unknown key {shown(unknown[0])}: the known ones are {', '.join(known)}")
+
     def tokens(self, name: str, *, least: int) -> int:
         """A number of tokens."""
         value = self._get(name)

@@ -67,6 +67,11 @@ class Synthetic:
         """Whether its requests say when they come."""
         return False
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether its repeats have contents of their own."""
+        return True
+
     def items(self, repeat: int) -> list[WorkItem]:
         """The requests of one repeat."""
         rng = stream_of(self.seed, _LENGTHS)

@@ -19,6 +19,7 @@ from octavo.bench.workloads.item import TokenIds, WorkItem
 from octavo.bench.workloads.lengths import count_of
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import Fields, MalformedLine, json_objects, numbered_lines
+from octavo.bench.workloads.reuse import reusable_fraction
 from octavo.core.errors import InvalidRequest, shown
 
 HASH_BLOCK_LEN: Final = 512
@@ -55,6 +56,11 @@ class Trace:
         """Whether its requests say when they come."""
         return True
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether its repeats have contents of their own."""
+        return True
+
     def items(self, repeat: int) -> list[WorkItem]:
         """The requests of one repeat, with tokens of its own."""
         blocks: dict[int, TokenIds] = {}
@@ -86,13 +92,22 @@ class Trace:
         return items
 
     def describe(self) -> dict[str, Any]:
-        """For reports."""
+        """For reports; with hash ids also which part of the prompts is reusable, as asked and uncut."""
         capped = sum(r.input_len > self.limits.prompt_len(r.input_len) for r in self.requests)
+        reusable = {}
+        if self.requests[0].hash_ids:
+            whole = [(r.input_len, r.hash_ids) for r in self.requests]
+            asked = [(self.limits.prompt_len(length), names) for length, names in whole]
+            reusable = {
+                "reusable_fraction": round(reusable_fraction(asked, HASH_BLOCK_LEN), 6),
+                "reusable_fraction_uncut": round(reusable_fraction(whole, HASH_BLOCK_LEN), 6),
+            }
         return {
             "kind": self.kind,
             "file": self.file.name,
             "num_requests": len(self.requests),
             "num_prompts_cut": capped,
+            **reusable,
             **self.limits.describe(),
             "seed": self.seed,
         }
@@ -138,10 +153,10 @@ def _mooncake(file: Path) -> Iterator[TraceRequest]:
         fields = Fields(file, number, values)
         input_len = fields.tokens("input_length", least=1)
         hash_ids = fields.integers("hash_ids")
-        if len(hash_ids) * HASH_BLOCK_LEN < input_len:
+        if len(hash_ids) != (needed := -(-input_len // HASH_BLOCK_LEN)):
             raise fields.wrong(
-                f"{len(hash_ids)} hash_ids name {len(hash_ids) * HASH_BLOCK_LEN} tokens, fewer than "
-                f"input_length={input_len}"
+                f"{len(hash_ids)} hash_ids, {'fewer' if len(hash_ids) < needed else 'more'} than "
+                f"input_length={input_len} needs: {needed}, one for each {HASH_BLOCK_LEN} tokens"
             )
         arrival_s = fields.number("timestamp") / 1000
         # A request that would generate nothing still has a first token.

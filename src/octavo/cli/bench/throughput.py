@@ -45,7 +45,7 @@ def throughput(
 
     settings = ExperimentSettings(repeats=repeats, warm_up=warmup, per_request=per_request)
     with running.loaded(model, **engine.settings(), record=record) as (llm, start_s):
-        made = make_workload(shape, most_ids=llm.spec.vocab_size)
+        made = make_workload(shape, is_chat=None, most_ids=llm.spec.vocab_size)
         with experiment_bar() as progress:
             findings = run_offline(llm, made, settings, progress)
         target = EngineTarget(llm, name=running.short_name(model), start_s=start_s)

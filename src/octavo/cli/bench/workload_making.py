@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def make_workload(
-    options: WorkloadOptions, *, is_chat: bool = False, most_ids: int | None = None
+    options: WorkloadOptions, *, is_chat: bool | None = False, most_ids: int | None = None
 ) -> "Workload":
     """The workload of these options.
 
     Args:
-        is_chat: whether requests go to a chat endpoint.
+        is_chat: whether requests go to a chat endpoint; None is no endpoint: prompts of a file in all forms.
         most_ids: token ids that the model has, if that is known.
 
     Raises:
@@ -55,7 +55,7 @@ def make_workload(
             output_len=outputs,
             system_len=options.system_len,
             pause_s=options.pause,
-            as_chat=is_chat,
+            as_chat=bool(is_chat),
             seed=seed,
         )
     file = options.file
@@ -68,7 +68,7 @@ def make_workload(
         max_output_tokens=options.max_output_tokens,
     )
     if kind == "prompts":
-        return read_prompts(file, limits, max_tokens=outputs.sample(_rng(), 1)[0])
+        return read_prompts(file, limits, max_tokens=outputs.sample(_rng(), 1)[0], is_chat=is_chat)
     if is_chat:
         raise InvalidConfig(
             f"workload={kind}: traces are token ids, which chats do not take; leave --chat out"

@@ -32,7 +32,10 @@ InputLen = Annotated[
 OutputLen = Annotated[str, typer.Option(help="Output tokens, in the same way.")]
 SharedPrefix = Annotated[
     str,
-    typer.Option(help="Tokens that prompts begin with in common: 1024, or a tree like 512x1,256x4."),
+    typer.Option(
+        help="Tokens that prompts begin with in common, before those of --input-len: 1024, or a tree like "
+        "512x1,256x4."
+    ),
 ]
 PhraseLen = Annotated[int, typer.Option(min=1, help="repetitive: tokens that a prompt repeats.")]
 Turns = Annotated[str, typer.Option(help="chat: turns of a conversation, like --input-len.")]

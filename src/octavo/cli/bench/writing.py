@@ -23,6 +23,7 @@ def check_file(file: Path) -> None:
     Raises:
         OctavoError: it cannot; says why.
     """
+    _refuse_dash(file)
     with _told(file):
         if _is_stream(file):
             _try_stream(file)
@@ -44,6 +45,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         OctavoError: they cannot; says why.
     """
+    _refuse_dash(folder)
     with _told(folder):
         there = folder.absolute()
         while not there.exists() and there != there.parent:
@@ -97,6 +99,12 @@ def keep(report: Mapping[str, Any]) -> str:
         print(text, flush=True)
         return "printed"
     return f"in {name}"
+
+
+def _refuse_dash(file: Path) -> None:
+    """Many programs take it for standard output; a file of that name is hardly what is meant."""
+    if file == Path("-"):
+        raise OctavoError("cannot write -: name a file; --json prints the JSON object to standard output")
 
 
 @contextmanager
