@@ -15,6 +15,7 @@ import pytest
 from octavo.bench.report.sweep import document
 from octavo.bench.sweep.grid import AXES, arguments, key_of, make_points
 from octavo.bench.sweep.journal import Journal
+from octavo.cli.bench.sweep import _warnings
 from octavo.core.errors import InvalidConfig, OctavoError
 
 VALUES = {
@@ -77,6 +78,11 @@ def entry(point, **fields):
         "target": target,
         **fields,
     }
+
+
+def fields(point):
+    """What measuring gives."""
+    return {name: value for name, value in entry(point).items() if name != "point"}
 
 
 def test_a_point_that_failed_is_not_measured(tmp_path):
@@ -167,7 +173,7 @@ def test_a_killed_sweep_goes_on(tmp_path, smollm2_path):
     assert counts == {key_of(point): 1 for point in wanted}
     report = json.loads(out)
     assert [p["point"] for p in report["points"]] == wanted
-    assert report["warnings"] == []
+    assert report["warnings"] == ["One repeat only: no confidence intervals."]
     for point in report["points"]:
         assert point["summary"]["output_tokens_per_s"]["mean"] > 0
         assert point["peak_rss_bytes"] > 50 << 20
@@ -190,16 +196,26 @@ def measured(monkeypatch):
     def measure(command):
         ran.append(command)
         told = dict(zip(command[2:-2:2], command[3:-2:2], strict=True))
-        found = entry({"context": int(told["--input-len"]), "block_size": int(told["--block-size"])})
-        return {name: value for name, value in found.items() if name != "point"}
+        return fields({"context": int(told["--input-len"]), "block_size": int(told["--block-size"])})
 
     monkeypatch.setattr("octavo.bench.sweep.runner.measure", measure)
     return ran
 
 
-def test_killed_at_any_moment_it_goes_on(run, tmp_path, measured):
+def test_killed_at_any_moment_it_goes_on(run, tmp_path, no_model, measured):
     file = tmp_path / "j"
-    command = ("bench", "sweep", "--journal", file, "--context", "24,48", "--no-ceilings", "--json")
+    command = (
+        "bench",
+        "sweep",
+        "-m",
+        no_model,
+        "--journal",
+        file,
+        "--context",
+        "24,48",
+        "--no-ceilings",
+        "--json",
+    )
     status, out, _ = run(*command)
     report, whole = json.loads(out), file.read_bytes()
     assert (status, len(measured)) == (0, 2)
@@ -217,10 +233,11 @@ def test_killed_at_any_moment_it_goes_on(run, tmp_path, measured):
         assert file.read_bytes().count(b"\n") == 3
 
 
-@pytest.mark.parametrize("name", ["octavo", "cpu"])
-def test_points_of_another_machine_are_not_gone_on_with(run, tmp_path, measured, name):
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("name", ["octavo", "cpu", "isa", "usable_cores"])
+def test_points_of_another_machine_are_not_gone_on_with(run, tmp_path, no_model, name):
     file = tmp_path / "j"
-    command = ("bench", "sweep", "--journal", file, "--no-ceilings", "--json")
+    command = ("bench", "sweep", "-m", no_model, "--journal", file, "--no-ceilings", "--json")
     run(*command)
     head, points = file.read_text().split("\n", 1)
     changed = json.loads(head)
@@ -230,18 +247,77 @@ def test_points_of_another_machine_are_not_gone_on_with(run, tmp_path, measured,
     assert (status, f"was begun with {name}='another', not" in err) == (1, True)
 
 
-def test_a_point_that_fails_is_told_and_tried_again(run, tmp_path):
+@pytest.mark.usefixtures("measured")
+def test_points_of_another_model_are_not_gone_on_with(run, tmp_path, no_model):
     file = tmp_path / "j"
+    command = ("bench", "sweep", "-m", no_model, "--journal", file, "--no-ceilings", "--json")
+    status, _, err = run(*command)
+    assert (status, err) == (0, "")
+    whole = file.read_bytes()
+    no_model.write_bytes(b"NO model")
+    status, _, err = run(*command)
+    assert (status, "(the model's file has changed); choose another file with --journal" in err) == (1, True)
+    assert file.read_bytes() == whole
+    no_model.write_bytes(b"no model")
+    assert run(*command)[0] == 0
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_model_that_is_not_there_is_told_at_once(run, tmp_path):
+    status, _, err = run("bench", "sweep", "-m", tmp_path / "none", "--journal", tmp_path / "j", "--json")
+    assert (status, "there is no such file or directory" in err) == (1, True)
+
+
+def test_a_point_that_fails_is_told_and_tried_again(run, tmp_path, no_model):
+    file, page = tmp_path / "j", tmp_path / "s.html"
     for _ in range(2):
-        status, out, _ = run(
-            "bench", "sweep", "-m", tmp_path / "none", "--journal", file, "--no-ceilings", "--json"
+        status, out, err = run(
+            *("bench", "sweep", "-m", no_model, "--journal", file, "--no-ceilings", "--json", "--html", page)
         )
         report = json.loads(out)
-        assert status == 0
+        assert status == 1
         assert len(report["points"]) == 1
-        assert "none" in report["points"][0]["error"]
-        assert "failed: octavo: " in report["warnings"][0]
+        why = report["points"][0]["error"].removeprefix("octavo: ")
+        assert report["warnings"][0].endswith(f" failed, and is left out: {why}")
+        assert "m.gguf" in why
+        assert err == f"octavo: no point could be measured; the first: {why}\n"
+        assert "m.gguf: its only point failed" in page.read_text()
     assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_point_without_an_answer_is_no_point(run, tmp_path, no_model, monkeypatch):
+    """As when its prompt is longer than the model takes; the other is reported as if it were alone."""
+    command = ("bench", "sweep", "-m", no_model, "--journal", tmp_path / "j", "--context", "24,100000")
+    command = (*command, "--no-ceilings", "--csv", tmp_path / "csv")
+    why = "no request was answered: 6 of 6 requests failed: refused by the engine."
+    ran = []
+
+    def measure(command):
+        ran.append(command[command.index("--input-len") + 1])
+        if ran[-1] == "100000":
+            return {"wall_s": 1.0, "error": why}
+        return fields({"context": 24, "block_size": 16})
+
+    monkeypatch.setattr("octavo.bench.sweep.runner.measure", measure)
+    status, out, _ = run(*command)
+    assert status == 0
+    assert out.count("100000") == out.count("context 100000, concurrency 4") == 1
+    assert f"failed, and is left out: {why}" in out
+    assert (tmp_path / "csv" / "points.csv").read_text().count("\n") == 2
+    assert run(*command)[0] == 0
+    assert ran == ["24", "100000", "100000"]
+
+
+def test_warnings_of_a_sweep():
+    point = make_points(VALUES, one_at_a_time=True)[0]
+    some = entry(point, failed_requests=1, warnings=["1 of 6 requests failed: timed out."])
+    told = "block_size 16, context 64, concurrency 1, shared_prefix 0, max_step_tokens 512, kv_dtype bfloat16"
+    assert _warnings([some], 2, 1) == [
+        "1 of 2 points is not measured; run it again to go on.",
+        f"{told} failed in part: 1 of 6 requests failed: timed out.",
+        "One repeat only: no confidence intervals.",
+    ]
+    assert _warnings([entry(point)], 3, 2) == ["2 of 3 points are not measured; run it again to go on."]
 
 
 @pytest.mark.parametrize(

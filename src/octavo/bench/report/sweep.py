@@ -162,7 +162,9 @@ def _headline(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]], mo
     model = Path(report["settings"]["model"]).name
     best = _best(points, "output_tokens_per_s", max)
     if best is None:
-        return f"{model}: no point was measured"
+        failed = len(report["points"])
+        which = "its only point" if failed == 1 else f"all {failed} points"
+        return f"{model}: {which} failed" if failed else f"{model}: no point was measured"
     where = f" with {shown(best['point'], moved)}" if moved else ""
     rate = value_of(best, _METRIC["output_tokens_per_s"])
     return f"{model} gives up to {figures(rate)} output tokens/s{where}"
