@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench.report.sweep import document
+from octavo.bench.report.sweep import document, write_csv
+from octavo.bench.report.terminal import print_document
 from octavo.bench.sweep.grid import AXES, arguments, key_of, make_points
 from octavo.bench.sweep.journal import Journal
 from octavo.cli.bench.sweep import _warnings
@@ -99,22 +100,23 @@ def test_a_point_that_failed_is_not_measured(tmp_path):
         assert journal.has(points[1])
 
 
+def report_of(points):
+    return {
+        "settings": SETTINGS,
+        "points": points,
+        "machine": {"cpu": "C", "threads": 1, "cores": 1, "isa": "i", "python": "3", "system": "L"},
+        "ceilings": None,
+        "command_line": "octavo bench sweep",
+        "warnings": [],
+        "octavo": "0",
+        "measured_at": "now",
+        "schema_version": 1,
+    }
+
+
 def test_reports_show_every_axis():
     points = make_points(VALUES, one_at_a_time=False)
-    machine = {"cpu": "C", "threads": 1, "cores": 1, "isa": "i", "python": "3", "system": "L"}
-    made = document(
-        {
-            "settings": SETTINGS,
-            "points": [entry(point) for point in points],
-            "machine": machine,
-            "ceilings": None,
-            "command_line": "octavo bench sweep",
-            "warnings": [],
-            "octavo": "0",
-            "measured_at": "now",
-            "schema_version": 1,
-        }
-    )
+    made = document(report_of([entry(point) for point in points]))
     assert "62.5 output tokens/s with blocks of 16" in made.headline
     names = {chart.name for chart in made.charts}
     kinds = ("ttft", "tpot", "throughput", "memory", "waste")  # the points here say nothing of KV
@@ -135,6 +137,67 @@ def test_reports_show_every_axis():
     assert [list(s.y) for s in charts["context_ttft"].series] == [[64, 128]] * 2
     assert list(charts["kv_dtype_throughput"].x_ticks) == ["bfloat16", "int8"]
     assert len(made.sheets[0].rows) == 12
+
+
+def with_rates(*rates):
+    """A point for each, by block size: least, mean, most output tokens per second."""
+    points = []
+    for number, (low, mean, high) in enumerate(rates, 1):
+        point = entry({**make_points(VALUES, one_at_a_time=True)[0], "block_size": 8 * number})
+        point["summary"]["output_tokens_per_s"] = {"mean": mean, "low": low, "high": high, "repeats": 2}
+        points.append(point)
+    return points
+
+
+@pytest.mark.parametrize(
+    ("rates", "doubt"),
+    [
+        ([(90, 100, 110), (80, 85, 89)], ""),
+        (
+            [(90, 100, 110), (80, 85, 90), (70, 75, 80)],
+            "; 1 other point may be as good: the intervals overlap",
+        ),
+        (
+            [(90, 100, 110), (80, 85, 95), (50, 75, 99)],
+            "; 2 other points may be as good: the intervals overlap",
+        ),
+        ([(None, 100, None), (None, 10, None)], "; without intervals, others may be as good"),
+        ([(None, 100, None)], ""),
+    ],
+)
+def test_no_winner_where_intervals_overlap(rates, doubt):
+    made = document(report_of(with_rates(*rates)))
+    where = " with blocks of 8" if len(rates) > 1 else ""
+    assert made.headline == f"m gives up to 100 output tokens/s{where}{doubt}"
+    tile = made.tiles[0]
+    assert tile.note == where.removeprefix(" with ") + (
+        "; others may be as good" if "overlap" in doubt else ""
+    )
+
+
+def test_files_of_tables_tell_how_sure_they_are(tmp_path):
+    points = with_rates((90, 100, 110), (80, 85, 89))
+    points[0]["failed_requests"] = 3
+    points[0]["summary"]["ttft_s.p50"] |= {"low": 0.5, "high": 0.75}
+    write_csv(document(report_of(points)), tmp_path)
+    with (tmp_path / "points.csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert (first["repeats"], first["failed_requests"], second["failed_requests"]) == ("2", "3", "0")
+    assert (first["output_tokens_per_s_low"], first["output_tokens_per_s_high"]) == ("90", "110")
+    assert [float(first[f"ttft_ms_{end}"]) for end in ("low", "high")] == [500, 750]
+    assert (second["ttft_ms_low"], second["tpot_ms_high"]) == ("", "")
+
+
+def test_tables_of_one_axis_tell_the_others(tmp_path, capsys):
+    points = make_points({**VALUES, "shared_prefix": [0], "kv_dtype": ["int8"]}, one_at_a_time=False)
+    made = document(report_of([entry(point) for point in points]))
+    print_document(made)
+    out = capsys.readouterr().out
+    assert out.count("With prompts of 64 tokens alone.") == out.count("With blocks of 16 alone.") == 1
+    write_csv(made, tmp_path)
+    with (tmp_path / "by_block_size.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["block_size"], row["context"]) for row in rows] == [("16", "64"), ("32", "64")]
 
 
 def sweep_command(file: Path, model: Path, *more: object) -> list[str]:

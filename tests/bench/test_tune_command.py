@@ -1,5 +1,6 @@
 """``octavo tune`` as a user runs it, with a model."""
 
+import html
 import json
 import os
 import signal
@@ -284,7 +285,8 @@ def test_over_other_contents_of_a_file_it_is_another_race(run, tmp_path, no_mode
         report = json.loads(out)
         assert (status, err, report["verdict"]["outcome"]) == (0, "", "as good")
         left = max(0, whole[:size].count(b"\n") - 1)
-        told = f"The first {left} of {len(report['rounds'])} rounds were measured before, as {journal} says."
+        which, were = ("first", "was") if left == 1 else (f"first {left}", "were")
+        told = f"The {which} of {len(report['rounds'])} rounds {were} measured before, as {journal} says."
         assert (told in report["warnings"]) == (left > 0)
         assert journal.read_bytes().count(b"\n") == whole.count(b"\n")
     whole = journal.read_bytes()
@@ -310,6 +312,19 @@ def test_with_other_settings_it_is_another_race(run, tmp_path, no_model):
     no_model.write_bytes(b"another")
     status, _, err = run(*command)
     assert (status, "(the model's file has changed); choose" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_table_says_that_its_ratios_are_not_the_verdicts(run, tmp_path, no_model):
+    page = tmp_path / "t.html"
+    command = ("tune", no_model, "--journal", tmp_path / "j", "--html", page, *AGAINST_ONE)
+    status, out, _ = run(*command)
+    told = (
+        "The verdict's ratio, of blocks of 32, steps of 512, is over the 5 deciding rounds alone: "
+        "1.000 times (1.000 to 1.000)."
+    )
+    assert (status, out.count(told)) == (0, 1)
+    assert html.unescape(page.read_text()).replace("\xa0", " ").count(told) == 1
 
 
 @pytest.mark.usefixtures("measured")

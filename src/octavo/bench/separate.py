@@ -66,7 +66,7 @@ def measure(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def what_failed(found: Mapping[str, Any]) -> str | None:
-    """Of what ``measure`` gave: why there is nothing, or why some of its requests failed; None if all is well."""
+    """Of what ``measure`` gave: why there is nothing, or why some of its requests failed; or None."""
     if found["error"]:
         # The rest of what a command said is where in its code it was.
         return str(found["error"]).splitlines()[-1].removeprefix("octavo: ")

@@ -264,7 +264,8 @@ def _warnings(report: dict[str, Any], now: "Standing", num_before: int, journal:
     if num_before and num_before == rounds and now.phase == "over":
         found.append(f"All of it was measured before, as {journal} says; remove that file to measure anew.")
     elif num_before:
-        found.append(f"The first {num_before} of {rounds} rounds were measured before, as {journal} says.")
+        which, were = ("first", "was") if num_before == 1 else (f"first {num_before}", "were")
+        found.append(f"The {which} of {rounds} rounds {were} measured before, as {journal} says.")
     return found
 
 
