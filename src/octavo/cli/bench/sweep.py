@@ -128,7 +128,7 @@ def _warnings(measured: list[dict[str, Any]], total: int, repeats: int) -> list[
         if why := what_failed(entry):
             how = "failed, and is left out" if entry["error"] else "failed in part"
             found.append(f"{_told(entry['point'])} {how}: {why}")
-    if repeats == 1:
+    if repeats == 1 and not all(entry["error"] for entry in measured):
         found.append("One repeat only: no confidence intervals.")
     return found
 
