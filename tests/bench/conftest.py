@@ -27,6 +27,14 @@ def run(capsys):
     return run
 
 
+@pytest.fixture
+def no_model(tmp_path):
+    """A file that is called like a model, and none can be loaded from."""
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"no model")
+    return file
+
+
 Fake = Callable[..., FakeServer]
 
 

@@ -20,7 +20,7 @@ def test_what_a_command_says_of_its_failure():
 
 
 REPORT = {name: name for name in separate._KEPT} | {
-    "repeats": [{"requests": {"failed": 2}}, {"requests": {"failed": 1}}],
+    "repeats": [{"requests": {"ok": 0, "failed": 2}}, {"requests": {"ok": 1, "failed": 1}}],
     "timeline": [1] * 100,
 }
 
@@ -32,6 +32,29 @@ def test_a_report_is_one_whatever_the_status(program, status):
     wall_s = found.pop("wall_s")
     assert found == {"error": None, "failed_requests": 3} | {name: name for name in separate._KEPT}
     assert wall_s > 0
+
+
+@pytest.mark.parametrize(
+    ("warnings", "why"), [(["All failed: busy.", "Another."], "All failed: busy."), ([], "there was none")]
+)
+def test_without_an_answer_nothing_is_measured(program, warnings, why):
+    repeats = [{"requests": {"ok": 0, "failed": 2}}] * 2
+    program(f"print({json.dumps(REPORT | {'repeats': repeats, 'warnings': warnings})!r})")
+    found = separate.measure([])
+    assert (set(found), found["error"]) == ({"wall_s", "error"}, f"no request was answered: {why}")
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"error": None, "failed_requests": 0, "warnings": ["One repeat only."]}, None),
+        ({"error": None, "failed_requests": 2, "warnings": ["2 of 4: busy."]}, "2 of 4: busy."),
+        ({"error": None, "failed_requests": 2, "warnings": []}, "2 of its requests failed"),
+        ({"error": "  where it was\noctavo: no memory"}, "no memory"),
+    ],
+)
+def test_what_failed(found, why):
+    assert separate.what_failed(found) == why
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench.report.sweep import document
+from octavo.bench.report.sweep import document, write_csv
+from octavo.bench.report.terminal import print_document
 from octavo.bench.sweep.grid import AXES, arguments, key_of, make_points
 from octavo.bench.sweep.journal import Journal
+from octavo.cli.bench.sweep import _warnings
 from octavo.core.errors import InvalidConfig, OctavoError
 
 VALUES = {
@@ -79,6 +81,11 @@ def entry(point, **fields):
     }
 
 
+def fields(point):
+    """What measuring gives."""
+    return {name: value for name, value in entry(point).items() if name != "point"}
+
+
 def test_a_point_that_failed_is_not_measured(tmp_path):
     points = make_points(VALUES, one_at_a_time=True)
     with Journal(tmp_path / "j") as journal:
@@ -93,22 +100,23 @@ def test_a_point_that_failed_is_not_measured(tmp_path):
         assert journal.has(points[1])
 
 
+def report_of(points):
+    return {
+        "settings": SETTINGS,
+        "points": points,
+        "machine": {"cpu": "C", "threads": 1, "cores": 1, "isa": "i", "python": "3", "system": "L"},
+        "ceilings": None,
+        "command_line": "octavo bench sweep",
+        "warnings": [],
+        "octavo": "0",
+        "measured_at": "now",
+        "schema_version": 1,
+    }
+
+
 def test_reports_show_every_axis():
     points = make_points(VALUES, one_at_a_time=False)
-    machine = {"cpu": "C", "threads": 1, "cores": 1, "isa": "i", "python": "3", "system": "L"}
-    made = document(
-        {
-            "settings": SETTINGS,
-            "points": [entry(point) for point in points],
-            "machine": machine,
-            "ceilings": None,
-            "command_line": "octavo bench sweep",
-            "warnings": [],
-            "octavo": "0",
-            "measured_at": "now",
-            "schema_version": 1,
-        }
-    )
+    made = document(report_of([entry(point) for point in points]))
     assert "62.5 output tokens/s with blocks of 16" in made.headline
     names = {chart.name for chart in made.charts}
     kinds = ("ttft", "tpot", "throughput", "memory", "waste")  # the points here say nothing of KV
@@ -129,6 +137,68 @@ def test_reports_show_every_axis():
     assert [list(s.y) for s in charts["context_ttft"].series] == [[64, 128]] * 2
     assert list(charts["kv_dtype_throughput"].x_ticks) == ["bfloat16", "int8"]
     assert len(made.sheets[0].rows) == 12
+
+
+def with_rates(*rates):
+    """A point for each, by block size: least, mean, most output tokens per second."""
+    points = []
+    for number, (low, mean, high) in enumerate(rates, 1):
+        point = entry({**make_points(VALUES, one_at_a_time=True)[0], "block_size": 8 * number})
+        point["summary"]["output_tokens_per_s"] = {"mean": mean, "low": low, "high": high, "repeats": 2}
+        points.append(point)
+    return points
+
+
+OVERLAP = ": the intervals overlap"
+
+
+@pytest.mark.parametrize(
+    ("rates", "doubt"),
+    [
+        ([(90, 100, 110), (80, 85, 89)], ""),
+        (
+            [(90, 100, 110), (80, 85, 90), (70, 75, 80)],
+            "; 1 other point may be as good" + OVERLAP,
+        ),
+        (
+            [(90, 100, 110), (80, 85, 95), (50, 75, 99)],
+            "; 2 other points may be as good" + OVERLAP,
+        ),
+        ([(None, 100, None), (None, 10, None)], "; without intervals, others may be as good"),
+        ([(None, 100, None)], ""),
+    ],
+)
+def test_no_winner_where_intervals_overlap(rates, doubt):
+    made = document(report_of(with_rates(*rates)))
+    where = " with blocks of 8" if len(rates) > 1 else ""
+    assert made.headline == f"m gives up to 100 output tokens/s{where}{doubt}"
+    others = "; others may be as good" if OVERLAP in doubt else ""
+    assert made.tiles[0].note == where.removeprefix(" with ") + others
+
+
+def test_files_of_tables_tell_how_sure_they_are(tmp_path):
+    points = with_rates((90, 100, 110), (80, 85, 89))
+    points[0]["failed_requests"] = 3
+    points[0]["summary"]["ttft_s.p50"] |= {"low": 0.5, "high": 0.75}
+    write_csv(document(report_of(points)), tmp_path)
+    with (tmp_path / "points.csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert (first["repeats"], first["failed_requests"], second["failed_requests"]) == ("2", "3", "0")
+    assert (first["output_tokens_per_s_low"], first["output_tokens_per_s_high"]) == ("90.0", "110.0")
+    assert [float(first[f"ttft_ms_{end}"]) for end in ("low", "high")] == [500, 750]
+    assert (second["ttft_ms_low"], second["tpot_ms_high"]) == ("", "")
+
+
+def test_tables_of_one_axis_tell_the_others(tmp_path, capsys):
+    points = make_points({**VALUES, "shared_prefix": [0], "kv_dtype": ["int8"]}, one_at_a_time=False)
+    made = document(report_of([entry(point) for point in points]))
+    print_document(made)
+    out = capsys.readouterr().out
+    assert out.count("With prompts of 64 tokens alone.") == out.count("With blocks of 16 alone.") == 1
+    write_csv(made, tmp_path)
+    with (tmp_path / "by_block_size.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["block_size"], row["context"]) for row in rows] == [("16", "64"), ("32", "64")]
 
 
 def sweep_command(file: Path, model: Path, *more: object) -> list[str]:
@@ -167,7 +237,7 @@ def test_a_killed_sweep_goes_on(tmp_path, smollm2_path):
     assert counts == {key_of(point): 1 for point in wanted}
     report = json.loads(out)
     assert [p["point"] for p in report["points"]] == wanted
-    assert report["warnings"] == []
+    assert report["warnings"] == ["One repeat only: no confidence intervals."]
     for point in report["points"]:
         assert point["summary"]["output_tokens_per_s"]["mean"] > 0
         assert point["peak_rss_bytes"] > 50 << 20
@@ -190,16 +260,26 @@ def measured(monkeypatch):
     def measure(command):
         ran.append(command)
         told = dict(zip(command[2:-2:2], command[3:-2:2], strict=True))
-        found = entry({"context": int(told["--input-len"]), "block_size": int(told["--block-size"])})
-        return {name: value for name, value in found.items() if name != "point"}
+        return fields({"context": int(told["--input-len"]), "block_size": int(told["--block-size"])})
 
     monkeypatch.setattr("octavo.bench.sweep.runner.measure", measure)
     return ran
 
 
-def test_killed_at_any_moment_it_goes_on(run, tmp_path, measured):
+def test_killed_at_any_moment_it_goes_on(run, tmp_path, no_model, measured):
     file = tmp_path / "j"
-    command = ("bench", "sweep", "--journal", file, "--context", "24,48", "--no-ceilings", "--json")
+    command = (
+        "bench",
+        "sweep",
+        "-m",
+        no_model,
+        "--journal",
+        file,
+        "--context",
+        "24,48",
+        "--no-ceilings",
+        "--json",
+    )
     status, out, _ = run(*command)
     report, whole = json.loads(out), file.read_bytes()
     assert (status, len(measured)) == (0, 2)
@@ -217,10 +297,11 @@ def test_killed_at_any_moment_it_goes_on(run, tmp_path, measured):
         assert file.read_bytes().count(b"\n") == 3
 
 
-@pytest.mark.parametrize("name", ["octavo", "cpu"])
-def test_points_of_another_machine_are_not_gone_on_with(run, tmp_path, measured, name):
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("name", ["octavo", "cpu", "isa", "usable_cores"])
+def test_points_of_another_machine_are_not_gone_on_with(run, tmp_path, no_model, name):
     file = tmp_path / "j"
-    command = ("bench", "sweep", "--journal", file, "--no-ceilings", "--json")
+    command = ("bench", "sweep", "-m", no_model, "--journal", file, "--no-ceilings", "--json")
     run(*command)
     head, points = file.read_text().split("\n", 1)
     changed = json.loads(head)
@@ -230,18 +311,77 @@ def test_points_of_another_machine_are_not_gone_on_with(run, tmp_path, measured,
     assert (status, f"was begun with {name}='another', not" in err) == (1, True)
 
 
-def test_a_point_that_fails_is_told_and_tried_again(run, tmp_path):
+@pytest.mark.usefixtures("measured")
+def test_points_of_another_model_are_not_gone_on_with(run, tmp_path, no_model):
     file = tmp_path / "j"
+    command = ("bench", "sweep", "-m", no_model, "--journal", file, "--no-ceilings", "--json")
+    status, _, err = run(*command)
+    assert (status, err) == (0, "")
+    whole = file.read_bytes()
+    no_model.write_bytes(b"NO model")
+    status, _, err = run(*command)
+    assert (status, "(the model's file has changed); choose another file with --journal" in err) == (1, True)
+    assert file.read_bytes() == whole
+    no_model.write_bytes(b"no model")
+    assert run(*command)[0] == 0
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_model_that_is_not_there_is_told_at_once(run, tmp_path):
+    status, _, err = run("bench", "sweep", "-m", tmp_path / "none", "--journal", tmp_path / "j", "--json")
+    assert (status, "there is no such file or directory" in err) == (1, True)
+
+
+def test_a_point_that_fails_is_told_and_tried_again(run, tmp_path, no_model):
+    file, page = tmp_path / "j", tmp_path / "s.html"
     for _ in range(2):
-        status, out, _ = run(
-            "bench", "sweep", "-m", tmp_path / "none", "--journal", file, "--no-ceilings", "--json"
+        status, out, err = run(
+            *("bench", "sweep", "-m", no_model, "--journal", file, "--no-ceilings", "--json", "--html", page)
         )
         report = json.loads(out)
-        assert status == 0
+        assert status == 1
         assert len(report["points"]) == 1
-        assert "none" in report["points"][0]["error"]
-        assert "failed: octavo: " in report["warnings"][0]
+        why = report["points"][0]["error"].removeprefix("octavo: ")
+        assert report["warnings"][0].endswith(f" failed, and is left out: {why}")
+        assert "m.gguf" in why
+        assert err == f"octavo: no point could be measured; the first: {why}\n"
+        assert "m.gguf: its only point failed" in page.read_text()
     assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_point_without_an_answer_is_no_point(run, tmp_path, no_model, monkeypatch):
+    """As when its prompt is longer than the model takes; the other is reported as if it were alone."""
+    command = ("bench", "sweep", "-m", no_model, "--journal", tmp_path / "j", "--context", "24,100000")
+    command = (*command, "--no-ceilings", "--csv", tmp_path / "csv")
+    why = "no request was answered: 6 of 6 requests failed: refused by the engine."
+    ran = []
+
+    def measure(command):
+        ran.append(command[command.index("--input-len") + 1])
+        if ran[-1] == "100000":
+            return {"wall_s": 1.0, "error": why}
+        return fields({"context": 24, "block_size": 16})
+
+    monkeypatch.setattr("octavo.bench.sweep.runner.measure", measure)
+    status, out, _ = run(*command)
+    assert status == 0
+    assert out.count("100000") == out.count("context 100000, concurrency 4") == 1
+    assert f"failed, and is left out: {why}" in out
+    assert (tmp_path / "csv" / "points.csv").read_text().count("\n") == 2
+    assert run(*command)[0] == 0
+    assert ran == ["24", "100000", "100000"]
+
+
+def test_warnings_of_a_sweep():
+    point = make_points(VALUES, one_at_a_time=True)[0]
+    some = entry(point, failed_requests=1, warnings=["1 of 6 requests failed: timed out."])
+    told = "block_size 16, context 64, concurrency 1, shared_prefix 0, max_step_tokens 512, kv_dtype bfloat16"
+    assert _warnings([some], 2, 1) == [
+        "1 of 2 points is not measured; run it again to go on.",
+        f"{told} failed in part: 1 of 6 requests failed: timed out.",
+        "One repeat only: no confidence intervals.",
+    ]
+    assert _warnings([entry(point)], 3, 2) == ["2 of 3 points are not measured; run it again to go on."]
 
 
 @pytest.mark.parametrize(

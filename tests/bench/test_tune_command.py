@@ -1,5 +1,6 @@
 """``octavo tune`` as a user runs it, with a model."""
 
+import html
 import json
 import os
 import signal
@@ -145,13 +146,14 @@ def test_a_candidate_that_fails(run, smollm2_path, tmp_path):
     as_html(made)
 
 
-def test_a_baseline_that_fails(run, tmp_path):
+def test_a_baseline_that_fails(run, tmp_path, no_model):
     file = tmp_path / "j"
-    status, _, err = run("tune", tmp_path / "none", *TINY, *TWO, "--journal", file)
+    status, _, err = run("tune", no_model, *TINY, *TWO, "--journal", file)
     assert status == 1
     assert "the baseline (blocks of 16, steps of 512) cannot be measured" in err
     # The file belongs to nobody: the next one may have other settings.
-    status, _, err = run("tune", tmp_path / "nothing", *TINY, *TWO, "--journal", file)
+    no_model.write_bytes(b"another")
+    status, _, err = run("tune", no_model, *TINY, *TWO, "--journal", file)
     assert (status, "begun with" in err) == (1, False)
     assert len(file.read_bytes().splitlines()) == 1
 
@@ -259,10 +261,11 @@ AGAINST_ONE = (
 
 
 @pytest.mark.usefixtures("measured")
-def test_over_other_contents_of_a_file_it_is_another_race(run, tmp_path):
+def test_over_other_contents_of_a_file_it_is_another_race(run, tmp_path, no_model):
     file, journal = tmp_path / "t.jsonl", tmp_path / "j"
     file.write_text(TRACE)
-    command = ("tune", "-w", "mooncake", "--file", file, "--journal", journal, *AGAINST_ONE, "--json")
+    command = ("tune", no_model, "-w", "mooncake", "--file", file, "--journal", journal, "--json")
+    command = (*command, *AGAINST_ONE)
     status, out, _ = run(*command)
     assert (status, json.loads(out)["verdict"]["outcome"]) == (0, "as good")
     whole = journal.read_bytes()
@@ -282,7 +285,8 @@ def test_over_other_contents_of_a_file_it_is_another_race(run, tmp_path):
         report = json.loads(out)
         assert (status, err, report["verdict"]["outcome"]) == (0, "", "as good")
         left = max(0, whole[:size].count(b"\n") - 1)
-        told = f"The first {left} of {len(report['rounds'])} rounds were measured before, as {journal} says."
+        which, were = ("first", "was") if left == 1 else (f"first {left}", "were")
+        told = f"The {which} of {len(report['rounds'])} rounds {were} measured before, as {journal} says."
         assert (told in report["warnings"]) == (left > 0)
         assert journal.read_bytes().count(b"\n") == whole.count(b"\n")
     whole = journal.read_bytes()
@@ -293,9 +297,40 @@ def test_over_other_contents_of_a_file_it_is_another_race(run, tmp_path):
 
 
 @pytest.mark.usefixtures("measured")
-def test_it_says_how_to_use_what_it_wrote(run, tmp_path, monkeypatch):
+def test_with_other_settings_it_is_another_race(run, tmp_path, no_model):
+    command = ("tune", no_model, "--journal", tmp_path / "j", "--json", *AGAINST_ONE)
+    assert run(*command)[0] == 0
+    for options, told in (
+        (("--block-sizes", "32,64"), "block_sizes='32', not '32,64'"),
+        (("--step-budgets", "128"), "step_budgets='', not '128'"),
+        (("--chunk-budgets", "64"), "chunk_budgets='', not '64'"),
+        (("--max-step-tokens", 256, "--step-budgets", 256), "max_step_tokens=512, not 256"),
+    ):
+        status, _, err = run(*command, *options)
+        assert (status, f"was begun with {told}; choose" in err) == (1, True)
+    assert run(*command, "--block-sizes", "16,32")[0] == 0  # the baseline is in the race in any case
+    no_model.write_bytes(b"another")
+    status, _, err = run(*command)
+    assert (status, "(the model's file has changed); choose" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_table_says_that_its_ratios_are_not_the_verdicts(run, tmp_path, no_model):
+    page = tmp_path / "t.html"
+    command = ("tune", no_model, "--journal", tmp_path / "j", "--html", page, *AGAINST_ONE)
+    status, out, _ = run(*command)
+    told = (
+        "The verdict's ratio, of blocks of 32, steps of 512, is over the 5 deciding rounds alone: "
+        "1.000 times (1.000 to 1.000)."
+    )
+    assert (status, out.count(told)) == (0, 1)
+    assert html.unescape(page.read_text()).replace("\xa0", " ").count(told) == 1
+
+
+@pytest.mark.usefixtures("measured")
+def test_it_says_how_to_use_what_it_wrote(run, tmp_path, no_model, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, out, err = run("tune", *AGAINST_ONE, "-o", "my octavo.toml")
+    status, out, err = run("tune", no_model, *AGAINST_ONE, "-o", "my octavo.toml")
     assert (status, err) == (0, "")
     last = out.splitlines()[-1]
     assert last == "Written: my octavo.toml. To use it: octavo serve --config 'my octavo.toml'"

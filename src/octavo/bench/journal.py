@@ -11,9 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from octavo.core.errors import InvalidConfig, OctavoError, shown
+
+# What a digest cannot say by itself.
+_MEANING: Final = {
+    "model_digest": "the model's file has changed",
+    "workload_digest": "its requests are others",
+}
 
 
 class JournalFile(ABC):
@@ -77,8 +83,9 @@ class JournalFile(ABC):
         for name in dict.fromkeys((*now, *before)):
             if before.get(name) != now.get(name):
                 was, wanted = _difference(before.get(name), now.get(name))
+                meaning = f" ({_MEANING[name]})" if name in _MEANING else ""
                 raise InvalidConfig(
-                    f"{self.path} was begun with {name}={was}, not {wanted}; "
+                    f"{self.path} was begun with {name}={was}, not {wanted}{meaning}; "
                     "choose another file with --journal, remove this one, or give the same settings"
                 )
         return dict(self._head)

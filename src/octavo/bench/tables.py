@@ -11,8 +11,8 @@ from octavo.core.units import format_bytes
 _PLAIN_WIDTH = 140  # where there is no terminal to ask
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of text; every column but the first is aligned to the right."""
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> None:
+    """Print rows of text, and a note below; every column but the first is aligned to the right."""
     table = Table(box=None, pad_edge=False)
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right")
@@ -23,6 +23,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         console.width = _PLAIN_WIDTH
     console.print(title, style="bold", soft_wrap=True)
     console.print(table)
+    if note:
+        console.print(note, style="dim", soft_wrap=True, markup=False)
     console.print()
 
 

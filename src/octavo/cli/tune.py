@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -48,6 +48,12 @@ _ENGINE: Final = frozenset(field.name for field in fields(EngineOptions)) - _RAC
 _ASKED: Final = frozenset(
     field.name for kind in (WorkloadOptions, ArrivalOptions) for field in fields(kind)
 ) - _RACED | {"slo", "warmup", "chat"}
+# Which option has the values that are tried of a setting.
+_TRIED_BY: Final = {
+    "block_size": "block_sizes",
+    "max_step_tokens": "step_budgets",
+    "max_chunk_tokens": "chunk_budgets",
+}
 _WIDE: Final = 1.1  # an interval whose ends are further apart than so many times hides what matters
 
 
@@ -109,6 +115,7 @@ def tune(
         raise InvalidConfig(f"minutes={minutes}: must be a number, such as 10")
     if output is not None and output.is_file() and not force:
         raise InvalidConfig(f"output={output} is there already; --force replaces it")
+    from octavo.bench.conditions import conditions
     from octavo.bench.metrics.slo import parse_slo
     from octavo.bench.report.head import head
     from octavo.bench.report.tune import document
@@ -155,13 +162,12 @@ def tune(
             "model": model,
             "objective": goal,
             "minutes": minutes,
-            "baseline": baseline.as_dict(),
-            "candidates": [one.as_dict() for each in axes.values() for one in each],
+            **baseline.as_dict(),
+            **{option: _values(axes.get(name, ()), name) for name, option in _TRIED_BY.items()},
             "seed": shape.seed,
             "measured_with": command,
             "workload_digest": digest(made.items(0)),
-            "octavo": begin["octavo"],
-            "cpu": begin["machine"]["cpu"],
+            **conditions(begin, model),
         }
         begin = book.begin({**begin, "settings": settings})
         num_before = len(book.rounds)
@@ -236,6 +242,11 @@ def _numbers(
     return list(dict.fromkeys(found))
 
 
+def _values(candidates: "Sequence[Candidate]", name: str) -> str:
+    """Of one setting, as its option has them."""
+    return ",".join(str(getattr(one, name)) for one in candidates)
+
+
 def _warnings(report: dict[str, Any], now: "Standing", num_before: int, journal: Path) -> list[str]:
     found = []
     if report["verdict"]["outcome"] == "unsettled":
@@ -253,7 +264,8 @@ def _warnings(report: dict[str, Any], now: "Standing", num_before: int, journal:
     if num_before and num_before == rounds and now.phase == "over":
         found.append(f"All of it was measured before, as {journal} says; remove that file to measure anew.")
     elif num_before:
-        found.append(f"The first {num_before} of {rounds} rounds were measured before, as {journal} says.")
+        which, were = ("first", "was") if num_before == 1 else (f"first {num_before}", "were")
+        found.append(f"The {which} of {rounds} rounds {were} measured before, as {journal} says.")
     return found
 
 

@@ -37,3 +37,11 @@ def value_of(point: Mapping[str, Any], metric: Metric) -> float | None:
         return None if peak is None else peak * metric.scale
     found = point["summary"].get(metric.path)
     return None if found is None else found["mean"] * metric.scale
+
+
+def interval_of(point: Mapping[str, Any], metric: Metric) -> tuple[float, float] | None:
+    """Its 95 % interval over repeats, in its own unit; None where there is none, as of one repeat."""
+    found = None if metric.path is None else point["summary"].get(metric.path)
+    if found is None or found["low"] is None:
+        return None
+    return found["low"] * metric.scale, found["high"] * metric.scale

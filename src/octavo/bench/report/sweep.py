@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from octavo.bench.metrics.of_settings import METRICS, value_of
+from octavo.bench.metrics.of_settings import METRICS, interval_of, value_of
 from octavo.bench.report.facts import ceilings_fact, machine_fact
-from octavo.bench.report.numbers import figures, percent, seconds
+from octavo.bench.report.numbers import counted, figures, percent, seconds
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
 from octavo.bench.report.serve import footer
 from octavo.bench.sweep.grid import AXES, AXIS, shown
@@ -29,6 +29,8 @@ _PLOTS: Final = (
 # Whose values have lines of their own, the first of these that moves: it matters most.
 _LINES: Final = ("concurrency", "context", "kv_dtype", "block_size", "shared_prefix", "max_step_tokens")
 _MOST_LINES: Final = 6
+# Metrics whose 95 % intervals are in the files of tables.
+_WITH_INTERVAL: Final = ("output_tokens_per_s", "ttft_ms", "tpot_ms")
 
 
 def document(report: Mapping[str, Any]) -> Document:
@@ -46,8 +48,9 @@ def document(report: Mapping[str, Any]) -> Document:
     facts.append(
         (
             "Workload",
-            f"closed loop, {settings['requests_per_user']} requests per user, {settings['output_len']} "
-            f"tokens out, {settings['repeats']} repeats; each point in a process of its own",
+            f"closed loop, {counted(settings['requests_per_user'], 'request')} per user, "
+            f"{settings['output_len']} tokens out, {counted(settings['repeats'], 'repeat')}; "
+            "each point in a process of its own",
         )
     )
     return Document(
@@ -67,25 +70,38 @@ def table(points: Sequence[Mapping[str, Any]], moved: Sequence[str]) -> Sheet:
     """All points."""
     names = list(moved) or [AXES[0].name]
     columns = [*(AXIS[name].column for name in names), *(metric.column for metric in METRICS)]
-    raw = [
-        [*(point["point"][name] for name in names), *(value_of(point, metric) for metric in METRICS)]
-        for point in points
-    ]
-    rows = [[str(c) if i < len(names) else figures(c) for i, c in enumerate(row)] for row in raw]
-    raw_columns = [*names, *(metric.name for metric in METRICS)]
-    return Sheet("All points", columns, rows, "Means over the repeats of each point.", raw, raw_columns)
+    rows = [[*(str(point["point"][name]) for name in names), *_figures(point)] for point in points]
+    raw = [_raw(point, names) for point in points]
+    note = "Means over the repeats of each point."
+    return Sheet("All points", columns, rows, note, raw, _raw_columns(names))
 
 
 def by_axis(points: Sequence[Mapping[str, Any]], name: str, moved: Sequence[str]) -> Sheet:
     """How the metrics move with one axis, the others at their first values."""
     chosen = _slice(points, name, moved)
-    raw = [[point["point"][name], *(value_of(point, metric) for metric in METRICS)] for point in chosen]
-    rows = [[str(row[0]), *map(figures, row[1:])] for row in raw]
+    rows = [[str(point["point"][name]), *_figures(point)] for point in chosen]
     others = [other for other in moved if other != name]
-    note = f"With {shown(chosen[0]['point'], others)}." if chosen and others else ""
+    note = f"With {shown(chosen[0]['point'], others)} alone." if others else ""
     columns = [AXIS[name].column, *(metric.column for metric in METRICS)]
-    raw_columns = [name, *(metric.name for metric in METRICS)]
-    return Sheet(f"By {AXIS[name].label}", columns, rows, note, raw, raw_columns)
+    raw = [_raw(point, [name, *others]) for point in chosen]
+    return Sheet(f"By {AXIS[name].label}", columns, rows, note, raw, _raw_columns([name, *others]))
+
+
+def _figures(point: Mapping[str, Any]) -> list[str]:
+    return [figures(value_of(point, metric)) for metric in METRICS]
+
+
+def _raw(point: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """A row for a file: the settings that are named, the metrics, and how sure they are."""
+    ends = [end for name in _WITH_INTERVAL for end in interval_of(point, _METRIC[name]) or (None, None)]
+    repeats = max((found["repeats"] for found in point["summary"].values()), default=0)
+    values = [value_of(point, metric) for metric in METRICS]
+    return [*(point["point"][name] for name in names), *values, *ends, repeats, point["failed_requests"]]
+
+
+def _raw_columns(names: Sequence[str]) -> list[str]:
+    ends = [f"{name}_{end}" for name in _WITH_INTERVAL for end in ("low", "high")]
+    return [*names, *(metric.name for metric in METRICS), *ends, "repeats", "failed_requests"]
 
 
 def write_csv(made: Document, directory: Path) -> None:
@@ -162,10 +178,20 @@ def _headline(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]], mo
     model = Path(report["settings"]["model"]).name
     best = _best(points, "output_tokens_per_s", max)
     if best is None:
-        return f"{model}: no point was measured"
+        failed = len(report["points"])
+        which = "its only point" if failed == 1 else f"all {failed} points"
+        return f"{model}: {which} failed" if failed else f"{model}: no point was measured"
     where = f" with {shown(best['point'], moved)}" if moved else ""
     rate = value_of(best, _METRIC["output_tokens_per_s"])
-    return f"{model} gives up to {figures(rate)} output tokens/s{where}"
+    told = f"{model} gives up to {figures(rate)} output tokens/s{where}"
+    if len(points) == 1:
+        return told
+    if interval_of(best, _METRIC["output_tokens_per_s"]) is None:
+        return f"{told}; without intervals, others may be as good"
+    number = _rivals(points, best, "output_tokens_per_s")
+    if not number:
+        return told
+    return f"{told}; {counted(number, 'other point')} may be as good: the intervals overlap"
 
 
 def _tiles(points: Sequence[Mapping[str, Any]], moved: Sequence[str]) -> list[Tile]:
@@ -180,7 +206,8 @@ def _tiles(points: Sequence[Mapping[str, Any]], moved: Sequence[str]) -> list[Ti
         best = _best(points, name, choose)
         if best is not None:
             value = value_of(best, _METRIC[name])
-            tiles.append(Tile(label, show(value), shown(best["point"], moved)))
+            doubt = "; others may be as good" if _rivals(points, best, name) else ""
+            tiles.append(Tile(label, show(value), shown(best["point"], moved) + doubt))
     return tiles
 
 
@@ -190,6 +217,15 @@ def _best(points: Sequence[Mapping[str, Any]], name: str, choose: Any) -> Mappin
         having, key=lambda point: value_of(point, _METRIC[name]), default=None
     )
     return found
+
+
+def _rivals(points: Sequence[Mapping[str, Any]], best: Mapping[str, Any], name: str) -> int:
+    """How many others have an interval that overlaps that of the best."""
+    ours = interval_of(best, _METRIC[name])
+    theirs = [interval_of(point, _METRIC[name]) for point in points if point is not best]
+    if ours is None:
+        return 0
+    return sum(found is not None and found[0] <= ours[1] and ours[0] <= found[1] for found in theirs)
 
 
 def _model(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:

@@ -20,4 +20,4 @@ def print_document(document: Document) -> None:
         console.print(f"  {tile.label:<28} {tile.value:>10}  {tile.note}")
     console.print()
     for sheet in document.sheets:
-        print_table(sheet.title, sheet.columns, sheet.rows)
+        print_table(sheet.title, sheet.columns, sheet.rows, printable(sheet.note))

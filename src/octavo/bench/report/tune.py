@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from octavo.bench.metrics.of_settings import METRICS
 from octavo.bench.report.facts import ceilings_fact, machine_fact, workload_fact
-from octavo.bench.report.numbers import figures
+from octavo.bench.report.numbers import counted, figures
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
 from octavo.bench.tuning.candidates import ALL, TUNED, Candidate
 
@@ -89,12 +89,14 @@ def measured(report: Mapping[str, Any]) -> str:
     rounds, confirming = len(report["rounds"]), report["confirming_rounds"]
     tried = max(0, len(report["candidates"]) - 1)
     how = (
-        f"{_count(tried, 'candidate')} in {_count(rounds, 'round')} ({report['spent_s'] / 60:.1f} minutes), "
+        f"{counted(tried, 'candidate')} in {counted(rounds, 'round')} "
+        f"({report['spent_s'] / 60:.1f} minutes), "
         "each with the baseline and with new requests, every run a new process"
     )
     if not confirming:
         return how
-    return f"{how}; {confirming} of these rounds, in which only the best of the race ran, decide"
+    decide = "decides" if confirming == 1 else "decide"
+    return f"{how}; {confirming} of these rounds, in which only the best of the race ran, {decide}"
 
 
 def times(found: Mapping[str, Any] | None) -> str:
@@ -112,10 +114,6 @@ def _ratio(found: Mapping[str, Any]) -> tuple[str, str]:
 def _in_brackets(found: Mapping[str, Any]) -> str:
     text = _ratio(found)[1]
     return f" ({text})" if text else ""
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _all_settings(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -168,10 +166,17 @@ def _ratio_table(report: Mapping[str, Any], moved: Sequence[str]) -> Sheet:
         rows.append([*told, ratio, between, str(each["rounds"]), state])
         raw.append([*told, *numbers, each["rounds"], state])
     note = (
-        "Ratio to the baseline over all rounds that a candidate was in. Those of the race flatter the one "
-        "that was chosen by them: the verdict rests on the deciding rounds alone. The intervals here take "
-        "the spread from round to round as the same for all candidates."
+        "Ratio to the baseline over all rounds that a candidate was in, those of the race among them, which "
+        "flatter the one that was chosen by them. The intervals here take the spread from round to round as "
+        "the same for all candidates."
     )
+    if report["verdict"]["gain"] is not None:
+        chosen = Candidate.from_dict(report["verdict"]["chosen"])
+        decided = counted(report["confirming_rounds"], "deciding round")
+        note += (
+            f" The verdict's ratio, of {chosen}, is over the {decided} alone: "
+            f"{times(report['verdict']['gain'])}."
+        )
     columns = [*_setting_columns(moved), "ratio", "95 %", "rounds", "state"]
     raw_columns = [*moved, "ratio", "low", "high", "rounds", "state"]
     return Sheet("Candidates", columns, rows, note, raw, raw_columns)

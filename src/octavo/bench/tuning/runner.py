@@ -1,10 +1,10 @@
 """Runs a race."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from octavo.bench.separate import measure
+from octavo.bench.separate import measure, what_failed
 from octavo.bench.tuning.journal import Journal
 from octavo.bench.tuning.objective import ObjectiveName, score
 from octavo.bench.tuning.racing import Race, Standing, standing
@@ -52,21 +52,8 @@ def run_race(
 def _measure(command: Sequence[str], objective: ObjectiveName) -> dict[str, Any]:
     """One run: what it found, its score, and as ``error`` why there is no score."""
     found = measure(command)
-    error = _last_line(found["error"]) if found["error"] else _what_failed(found)
+    error = what_failed(found)  # who refuses requests looks fast: that is no candidate
     value = None if error else score(objective, found["summary"])
     if value is None and not error:
         error = "it gave no tokens"
     return {**found, "score": value, "error": error}
-
-
-def _last_line(error: str) -> str:
-    """Of what a command said that failed: the rest is where in its code it was."""
-    return error.splitlines()[-1].removeprefix("octavo: ")
-
-
-def _what_failed(found: Mapping[str, Any]) -> str | None:
-    """Who refuses requests looks fast: that is no candidate."""
-    if not found["failed_requests"]:
-        return None
-    why: str = next(iter(found["warnings"]), f"{found['failed_requests']} requests failed")
-    return why

@@ -15,7 +15,7 @@ from octavo.cli.bench.progress import long_bar
 from octavo.cli.bench.workload_options import WorkloadSeed
 from octavo.cli.option_groups import grouped
 from octavo.core.config import KVDtype
-from octavo.core.errors import InvalidConfig, shown
+from octavo.core.errors import InvalidConfig, OctavoError, shown
 
 if TYPE_CHECKING:
     from octavo.bench.sweep.grid import Value
@@ -58,8 +58,10 @@ def sweep(
     Killed or interrupted, the same command goes on where it was.
     """
     delivery = replace(delivery, besides={"--journal": journal})
+    from octavo.bench.conditions import conditions
     from octavo.bench.report.head import head
     from octavo.bench.report.sweep import document
+    from octavo.bench.separate import what_failed
     from octavo.bench.sweep.grid import key_of, make_points
     from octavo.bench.sweep.journal import Journal
     from octavo.bench.sweep.runner import run_points
@@ -92,8 +94,7 @@ def sweep(
             threads=threads,
             ceilings=book.is_new and not no_ceilings,
         )
-        settings |= {"octavo": begin["octavo"], "cpu": begin["machine"]["cpu"]}
-        begin = book.begin({**begin, "settings": settings})
+        begin = book.begin({**begin, "settings": settings | conditions(begin, model)})
         try:
             with long_bar("Sweep", len(points), counts=True) as show:
                 number = count()
@@ -107,22 +108,28 @@ def sweep(
     report = begin | {
         "interrupted": interrupted,
         "points": measured,
-        "warnings": _warnings(measured, len(points)),
+        "warnings": _warnings(measured, len(points), repeats),
     }
     delivery.give(report, document)
     if interrupted:
         raise typer.Exit(running.INTERRUPTED)
+    if all(entry["error"] for entry in measured):
+        raise OctavoError(f"no point could be measured; the first: {what_failed(measured[0])}")
 
 
-def _warnings(measured: list[dict[str, Any]], total: int) -> list[str]:
+def _warnings(measured: list[dict[str, Any]], total: int, repeats: int) -> list[str]:
+    from octavo.bench.separate import what_failed
+
     found = []
-    if len(measured) < total:
-        found.append(f"{total - len(measured)} of {total} points are not measured; run it again to go on.")
+    if missing := total - len(measured):
+        are = "is" if missing == 1 else "are"
+        found.append(f"{missing} of {total} points {are} not measured; run it again to go on.")
     for entry in measured:
-        if entry.get("error"):
-            found.append(f"{_told(entry['point'])} failed: {entry['error'].splitlines()[-1]}")
-        elif entry["failed_requests"]:
-            found.append(f"{_told(entry['point'])}: {entry['failed_requests']} requests failed.")
+        if why := what_failed(entry):
+            how = "failed, and is left out" if entry["error"] else "failed in part"
+            found.append(f"{_told(entry['point'])} {how}: {why}")
+    if repeats == 1 and not all(entry["error"] for entry in measured):
+        found.append("One repeat only: no confidence intervals.")
     return found
 
 
