@@ -124,6 +124,7 @@ def comparison(*sides, task=""):
                 "name": name,
                 "failure": None,
                 "is_restarted": False,
+                "ran_before": False,
                 "told": {"ignore_eos": True},
                 "rounds": rounds,
             }
@@ -190,5 +191,10 @@ def test_caches_that_differ_are_warned_of():
     few, many = every_metric(cached_tokens=5), every_metric(cached_tokens=92)
     (text,) = warnings_of(comparison([few, few, few], [few, every_metric(cached_tokens=60), many]))
     assert text.startswith("In round 3 b found 92% of its prompt tokens in a cache, a 5%: ")
+    assert "b was started for this" in text
+    before = comparison([few], [many])
+    before["sides"][1]["ran_before"] = True
+    (text,) = warnings_of(before)
+    assert "b ran before and may know these prompts" in text
     assert warnings_of(comparison([few], [every_metric(cached_tokens=15)])) == []
     assert warnings_of(comparison([every_metric(cached_tokens=None)], [many])) == []

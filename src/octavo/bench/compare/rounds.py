@@ -87,6 +87,7 @@ class Side:
         """For reports."""
         return {
             **self.contestant.facts.as_dict(),
+            "ran_before": self.contestant.runs_at is not None,
             "told": self.told,
             "starts_s": [round(seconds, 3) for seconds in self.starts_s],
             "peak_rss_bytes": self.peak_rss_bytes,

@@ -123,10 +123,14 @@ def _caches(sides: Sequence[Mapping[str, Any]], where: str) -> str | None:
         if not cached:
             continue
         most, least = max(cached, key=cached.__getitem__), min(cached, key=cached.__getitem__)
+        ran_before = next(side["ran_before"] for side in sides if side["name"] == most)
         text = (
             f"In round {number}{where} {most} found {cached[most]:.0%} of its prompt tokens in a cache, "
-            f"{least} {cached[least]:.0%}: their ratios are in part those of the caches. A server that ran "
-            "before may know these prompts from an earlier run; another --seed gives others."
+            f"{least} {cached[least]:.0%}: their ratios are in part those of the caches. "
+        ) + (
+            f"{most} ran before and may know these prompts from an earlier run; another --seed gives others."
+            if ran_before
+            else f"{most} was started for this, so it computed that itself: its cache is part of what it is."
         )
         worst = max(worst, (cached[most] - cached[least], text))
     return worst[1] if worst[0] > _CACHED else None
