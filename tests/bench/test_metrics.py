@@ -227,6 +227,14 @@ def test_a_server_that_counts_nothing():
     assert found["counts"]["without_usage"] == 1
 
 
+def test_chunks_that_may_carry_several_tokens_are_not_called_short():
+    one = record(0.0, [0.5, 0.6], max_tokens=8, output_tokens=None)
+    assert summarize(LoadResult([one], 0.0, 1.0, 0), None)["counts"]["shorter_than_asked"] == 0
+    told = warn(one)
+    assert "2 of 2 answers came without usage, so each chunk counts as one token" in told
+    assert "shorter than asked" not in told
+
+
 def test_counts_that_one_answer_does_not_tell():
     whole, part = record(0.0, [0.5]), record(0.0, [0.5], cached_tokens=None)
     assert summarize(LoadResult([whole, whole], 0.0, 1.0, 0), None)["cached_tokens"] == 8

@@ -207,6 +207,7 @@ def test_nothing_is_sent_of_prompts_that_do_not_suit_the_endpoint(run, fake, tmp
         (["http://x", "--arrivals", "trace"], "does not say when"),
         (["http://x", "--slo", "fast"], "slo="),
         (["http://x", "--body", "[1]"], "must be a JSON object"),
+        (["http://x", "--body", '{"n": 2}'], "body: n=2: one choice for each request is measured"),
         (["http://x", "--ignore-eos", "maybe"], "ignore_eos="),
         (["ftp://x"], "url="),
         (["http://127.0.0.1:1"], "cannot reach"),

@@ -229,8 +229,11 @@ def _rounds_fact(report: Mapping[str, Any]) -> str:
     first = report["comparisons"][0]
     own = first["workload"]["contents"] == "own"
     text += ", of the same lengths, with contents of their own" if own else ", the same for all"
-    orders = [", ".join(names) for names in first["order"]]
-    return f"{text}; order: {'; '.join(orders)}" if orders else text
+    if not first["order"]:
+        return text
+    names = [side["name"] for side in first["sides"]]
+    orders = [" ".join(str(names.index(name) + 1) for name in turns) for turns in first["order"]]
+    return f"{text}; order, by rows of the tables: {', '.join(orders)}"
 
 
 def _shown(metric: str, value: float | None) -> str:

@@ -82,7 +82,8 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
             "tpot_unknown": sum(t.hides_tpot for t in timings),
             "resent": sum(r.exchange.was_resent for r in result.records),
             "shorter_than_asked": sum(
-                t.num_tokens < r.item.max_tokens for r, t in zip(good, timings, strict=True)
+                r.exchange.output_tokens is not None and t.num_tokens < r.item.max_tokens
+                for r, t in zip(good, timings, strict=True)
             ),
         },
     }

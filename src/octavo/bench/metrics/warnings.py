@@ -108,8 +108,8 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
     rates = [r["counts"]["tokens_per_chunk"] for r in repeats if r["counts"]["tokens_per_chunk"]]
     if counts["without_usage"]:
         found.append(
-            f"{counts['without_usage']} of {ok} answers came without usage: their tokens are counted by "
-            "chunks."
+            f"{counts['without_usage']} of {ok} answers came without usage, so each chunk counts as one "
+            "token: if chunks carry several, tokens/s and TPOT are wrong, and so is an objective for TPOT."
         )
     if rates and max(rates) > SEVERAL:
         found.append(

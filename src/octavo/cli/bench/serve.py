@@ -116,4 +116,6 @@ def _parse_body(text: str | None) -> dict[str, Any]:
         raise InvalidConfig(f"body={shown(text)}: not JSON: {error}") from None
     if not isinstance(found, dict):
         raise InvalidConfig(f"body={shown(text)}: must be a JSON object")
+    if found.get("n", 1) != 1:  # gaps between pieces of different choices are nobody's
+        raise InvalidConfig(f"body: n={shown(found['n'])}: one choice for each request is measured")
     return found
