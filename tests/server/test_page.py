@@ -166,11 +166,14 @@ def test_two_requests_that_share_blocks(browser: Browser, server: Server) -> Non
         assert shown_counts(page)["shared"] > 0
         page.click("#live")
         wait_until(page, "document.querySelector('[data-state=shared]').dataset.count === '0'")
-        # The end of the pool, never used, is folded away until asked for.
+        # The end of the pool, never used, is folded away until asked for; then the next frame shows it.
         page.click("#detail button")
-        page.click("#fold")
-        wait_until(page, "document.getElementById('fold').textContent.startsWith('Show only')")
-        codes = page.evaluate(PIXELS)
+        codes = page.evaluate(f"""async () => {{
+          document.getElementById("fold").click();
+          await new Promise(requestAnimationFrame);
+          return ({PIXELS})();
+        }}""")
+        assert page.inner_text("#fold").startswith("Show only")
         assert [codes.count(code) for code in range(6)] == list(shown_counts(page).values())
 
 

@@ -41,6 +41,7 @@ export class BlockGrid {
   #top = Infinity; // rows to draw
   #bottom = -1;
   #requested = false;
+  #blank = false; // resized, and with it emptied, but not drawn yet
   #gaps = null;
   columns = 0;
   rows = 0;
@@ -100,20 +101,22 @@ export class BlockGrid {
     this.#canvas.height = rows * cell;
     this.#canvas.style.width = `${(columns * cell) / scale}px`;
     this.#canvas.style.height = `${(rows * cell) / scale}px`;
+    this.#blank = true;
     this.#gaps = null;
     this.#repaint();
   }
 
   /** Takes over the states of blocks (index: block id - 1; what has no cell is left out); changes fade in. */
   show(states) {
-    const calm = prefersCalm() || document.hidden;
+    const calm = this.#blank || prefersCalm() || document.hidden;
     const own = this.#states;
     for (let i = 0; i < own.length; i += 1) {
       if (own[i] === states[i]) continue;
       own[i] = states[i];
       this.#change(i, calm);
     }
-    this.#request();
+    if (this.#blank) this.#drawRows(performance.now()); // in the next frame is too late: this one would show nothing
+    else this.#request();
   }
 
   /** Dims all blocks but those with a 1 in `mask`; null dims none. */
@@ -186,7 +189,7 @@ export class BlockGrid {
     this.#requested = true;
     requestAnimationFrame((now) => {
       this.#requested = false;
-      this.drawNow(now);
+      this.#drawRows(now);
       if (this.#fading.size) this.#request();
     });
   }
@@ -202,13 +205,14 @@ export class BlockGrid {
   }
 
   /** Draws the rows in which something changed. */
-  drawNow(now) {
+  #drawRows(now) {
     this.#fade(now);
     const top = Math.max(0, this.#top);
     const bottom = Math.min(this.rows - 1, this.#bottom);
     this.#top = Infinity;
     this.#bottom = -1;
     if (bottom < top) return;
+    this.#blank = false;
     const { cell, columns } = this;
     const context = this.#context;
     const [y, width, height] = [top * cell, columns * cell, (bottom - top + 1) * cell];
