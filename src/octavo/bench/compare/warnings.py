@@ -19,10 +19,18 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
     Raises:
         InvalidConfig: two are the same server, and nothing but the same prompts can be asked of both.
     """
-    before = [(each.facts.name, each.runs_at) for each in contestants if each.runs_at is not None]
+    before = [
+        (each.facts.name, each.runs_at, each.model_name) for each in contestants if each.runs_at is not None
+    ]
     found = []
-    for (a, here), (b, there) in combinations(before, 2):
+    for (a, here, model), (b, there, other) in combinations(before, 2):
         if not same_place(here, there):
+            continue
+        if model != other and model is not None and other is not None:
+            found.append(
+                f"{a} and {b} are one server, {there}: if its models {model} and {other} are the same, "
+                "the ratio says how much is chance."
+            )
             continue
         if not contents.workload.can_differ:
             raise InvalidConfig(
@@ -31,7 +39,7 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
             )
         found.append(f"{a} and {b} are the same server, {there}: their ratio says how much is chance.")
     if len(before) > 1 and not contents.workload.can_differ:
-        names = " and ".join(name for name, _ in before)
+        names = " and ".join(name for name, *_ in before)
         found.append(
             f"This workload has the same prompts for all: if {names} share a cache, who comes later finds "
             "there what another computed."
