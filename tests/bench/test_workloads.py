@@ -413,6 +413,28 @@ PROMPTS = """\
 """
 
 
+@pytest.mark.parametrize(
+    ("workload", "told"),
+    [
+        (Synthetic(num_requests=1, input_len=Fixed(1), output_len=Fixed(1)), "1 request, 1 token in, 1 out"),
+        (
+            Synthetic(num_requests=2, input_len=Uniform(1, 4), output_len=Fixed(2), phrase_len=1),
+            "2 requests, uniform:1,4 tokens in, 2 out, repeating 1 token",
+        ),
+        (
+            Conversations(num_sessions=1, turns=Fixed(1), input_len=Fixed(2), output_len=Fixed(1)),
+            "1 conversation of 1 turn, 2 tokens in, 1 out",
+        ),
+        (
+            Conversations(num_sessions=2000, turns=Fixed(2), input_len=Fixed(2), output_len=Fixed(1)),
+            "2,000 conversations of 2 turns, 2 tokens in, 1 out",
+        ),
+    ],
+)
+def test_one_request_is_not_several(workload, told):
+    assert workload_fact(workload.describe()) == told
+
+
 def message(keys):
     """A line with a good message, and one that has these keys."""
     return f'{{"messages": [{{"role": "user", "content": "a"}}, {{{keys}}}]}}'
