@@ -42,5 +42,5 @@ def compared(contestants, *, task=TASK, **settings):
     return asyncio.run(asyncio.wait_for(go(), 120))
 
 
-def at(server, name, kind=AtUrl):
-    return kind(Facts(name=name), server.url, ServerOptions(timeout_s=30, asks_memory=False))
+def at(server, name, kind=AtUrl, model=None):
+    return kind(Facts(name=name), server.url, ServerOptions(timeout_s=30, asks_memory=False, model=model))

@@ -108,6 +108,24 @@ def test_command(run, fake, tmp_path):
     assert "is so many times as fast as" in out
 
 
+def test_each_server_has_a_name_of_its_own_for_the_model_and_all_chat(run, fake):
+    a, b = fake(models=("one", "two")), fake(models=("three",))
+    arguments = ["--server", f"a={a.url}", "--server", f"b={b.url}", "--model-name", "a=two", "--chat"]
+    arguments += ["-n", 2, "--output-len", 3, "--rounds", 1, "--no-ceilings", "--json"]
+    status, out, _ = run("bench", "compare", *arguments)
+    assert status == 0
+    report = json.loads(out)
+    for server, name in ((a, "two"), (b, "three")):
+        assert {asked.path for asked in server.asked} == {"/v1/chat/completions"}
+        assert {asked.body["model"] for asked in server.asked} == {name}
+        assert {asked.body["messages"][0]["role"] for asked in server.asked} == {"user"}
+    sides = report["comparisons"][0]["sides"]
+    assert [side["told"]["model"] for side in sides] == ["two", "three"]
+    assert [side["settings"] for side in sides] == ["as it was started, model two", "as it was started"]
+    assert {side["told"]["endpoint"] for side in sides} == {"chat/completions"}
+    assert [side["means"]["output_tokens_per_s"]["mean"] > 0 for side in sides] == [True, True]
+
+
 def test_tokens_that_nobody_counts_make_no_rates(run, fake, tmp_path):
     """Four tokens in a piece, without usage, as fast as the other: by pieces four times slower."""
     a = fake(lambda _: Behaviour(gap_s=0.001))
@@ -126,12 +144,18 @@ def test_tokens_that_nobody_counts_make_no_rates(run, fake, tmp_path):
     assert "No rates could be compared; the warnings say why" in out
 
 
+SERVERS = ["--server", "a=x", "--server", "b=y"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--server", "a=http://127.0.0.1:1"], "at least two"),
         (["--server", "http://127.0.0.1:1"], "write NAME=VALUE"),
-        (["--server", "a=x", "--label", "b=y"], "no --server is called"),
+        (["--server", "a=x", "--label", "b=y"], "label: no --server is called 'b'"),
+        (["--server", "a=x", "--model-name", "b=y"], "model_name: no --server is called 'b'"),
+        (["--server", "a=x", "--model-name", "y"], "model_name='y': write NAME=VALUE"),
+        ([*SERVERS, "--chat", "-w", "mooncake", "--file", "x"], "leave --chat out"),
         (["--server", "a=x", "--server", "b=y", "--scene", "z"], "choose among a, b, c, d"),
         (["--program", "/no/such.json"], "not a program to compare"),
         (["--model", "m", "--settings", "[]"], "must be a JSON object"),
@@ -142,9 +166,6 @@ def test_wrong_options(run, arguments, message):
     status, _, err = run("bench", "compare", *arguments)
     assert status == 1
     assert message in err
-
-
-SERVERS = ["--server", "a=x", "--server", "b=y"]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +185,8 @@ SERVERS = ["--server", "a=x", "--server", "b=y"]
             "--threads has no effect with --no-ceilings and no --m",
         ),
         (["--model", "m", "--api-key-file", "x"], "--api-key-file has no effect with no --server"),
+        ([*SERVERS, "--scene", "a", "--chat"], "--chat has no effect with --scene"),
+        (["--model", "m", "--model-name", "m=x"], "--model-name has no effect with no --server"),
         (["--model", "m", "--label", "m=x"], "--label has no effect with no --server"),
         (["--model", "m", "--threads", 2, "--settings", '{"threads": 1}'], "--settings has threads too"),
     ],

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from comparing import compared
+from comparing import TASK, compared
 
 from octavo.bench.compare.contestant import Facts
 from octavo.bench.compare.lines_target import LinesTarget
@@ -140,6 +140,29 @@ def test_a_server_is_started_at_a_free_port(tmp_path):
     assert side["told"]["server"] == "nobody 7.7"
     assert side["starts_s"][0] > 0
     assert side["means"]["requests_per_s"]["repeats"] == 2
+
+
+def test_a_program_may_serve_several_models_and_chat(tmp_path):
+    script = tmp_path / "server.py"
+    script.write_text(SERVER.replace("FakeServer()", 'FakeServer(models=("one", "two"))'))
+    program = Program(
+        facts=Facts(name="fake"),
+        command=[sys.executable, str(script), "{port}"],
+        timeout_s=30,
+        model_name="two",
+    )
+    chats = dataclasses.replace(TASK, workload=dataclasses.replace(TASK.workload, form="chat"))
+    side = compared([program], task=chats, rounds=1, is_chat=True)["comparisons"][0]["sides"][0]
+    assert side["failure"] is None
+    assert (side["told"]["model"], side["told"]["endpoint"]) == ("two", "chat/completions")
+    assert side["rounds"][0]["requests"]["ok"] == 3
+
+
+def test_a_library_behind_pipes_does_not_chat(driver):
+    program, starts = driver
+    with pytest.raises(InvalidConfig, match="library has no chat endpoint: leave it out, or --chat"):
+        compared([program], is_chat=True)
+    assert starts.read_text() == ""
 
 
 @pytest.mark.parametrize("protocol", ["openai", "lines"])

@@ -110,6 +110,22 @@ def test_the_same_server_twice_does_not_answer_from_its_cache(fake):
     ]
 
 
+def test_two_models_of_one_server_may_be_compared(fake, tmp_path):
+    server = fake(models=("one", "two"))
+    both = [at(server, "a", model="one"), at(server, "b", model="two")]
+    found = compared(both, rounds=2)
+    assert found["warnings"] == [
+        f"a and b are one server, {server.url}: if its models one and two are the same, "
+        "the ratio says how much is chance."
+    ]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": [1, 2, 3]}\n')
+    task = dataclasses.replace(TASK, workload=read_prompts(file, TraceLimits(), max_tokens=4))
+    assert compared(both, task=task, rounds=2)["warnings"][1].startswith("This workload has the same prompts")
+    with pytest.raises(InvalidConfig, match="a and c are the same server"):
+        compared([*both, at(server, "c", model="one")], task=task)
+
+
 def test_prompts_of_a_file_cannot_be_others(fake, tmp_path):
     a, b = fake(), fake()
     file = tmp_path / "prompts.jsonl"

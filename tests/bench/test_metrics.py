@@ -374,9 +374,9 @@ def test_warnings():
     assert "1.00 tokens" not in warn(record(0.0, [0.5, 0.6], tokens=2))
     assert "shorter than asked" in warn(record(0.0, [0.5, 0.6], max_tokens=3))
     assert "In 2 of 2 answers all tokens came at once" in warn(record(0.0, [0.5], tokens=2))
-    assert "2 requests were sent twice" in warn(record(0.0, [0.5], was_resent=True))
+    assert "Sent twice: 2 requests, as" in warn(record(0.0, [0.5], was_resent=True))
     told = warn(record(0.0, [0.5, 0.6]), failed(0.0, TIMEOUT))
-    assert "leave out the 2 slowest requests, those that timed out" in told
+    assert "leave out the slowest, 2 requests that timed out, and" in told
     assert "p99 of TTFT is at least 0.995 s, that of E2E at least 0.996 s" in told
     assert "without usage" in warn(record(0.0, [0.5, 0.6], output_tokens=None))
     repeat = summarize(result(), None)

@@ -315,6 +315,35 @@ def test_with_other_settings_it_is_another_race(run, tmp_path, no_model):
 
 
 @pytest.mark.usefixtures("measured")
+def test_a_race_that_is_over_goes_on_with_more_minutes(run, tmp_path, no_model):
+    journal, config = tmp_path / "j", tmp_path / "octavo.toml"
+    command = ("tune", no_model, "--journal", journal, "--json", *AGAINST_ONE)
+    assert json.loads(run(*command)[1])["confirming_rounds"] == 5
+    before = journal.read_bytes()
+    told = f"All of it was measured before, as {journal} says"
+    again = json.loads(run(*command)[1])
+    assert again["warnings"] == [f"{told}; more --minutes than 0 go on with it."]
+
+    status, out, _ = run(*command, "--minutes", 30, "-o", config)
+    report = json.loads(out)
+    assert (status, report["confirming_rounds"], report["settings"]["minutes"]) == (0, 30, 30)
+    assert [each["budget_s"] for each in report["rounds"]] == [0] * 6 + [1800] * 25
+    assert report["command_line"].endswith(f"--minutes 30 -o {config}")
+    assert f"# Command: {report['command_line']}\n" in config.read_text()
+    assert journal.read_bytes().startswith(before)
+    assert report["warnings"] == [
+        "It was over after round 6 and went on with more --minutes: who does so until a result pleases finds "
+        "more often than one time in forty what is no better.",
+        f"The first 6 of 31 rounds were measured before, as {journal} says.",
+    ]
+    # Nothing is left to measure, with more minutes or with fewer.
+    for minutes in (60, 1):
+        status, out, _ = run(*command, "--minutes", minutes)
+        assert (status, json.loads(out)["confirming_rounds"]) == (0, 30)
+        assert json.loads(out)["warnings"][1] == f"{told}; remove it to measure anew."
+
+
+@pytest.mark.usefixtures("measured")
 def test_the_table_says_that_its_ratios_are_not_the_verdicts(run, tmp_path, no_model):
     page = tmp_path / "t.html"
     command = ("tune", no_model, "--journal", tmp_path / "j", "--html", page, *AGAINST_ONE)

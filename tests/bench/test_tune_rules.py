@@ -10,7 +10,15 @@ from octavo.bench.metrics.spread import pooled_ratio_intervals, ratio_interval
 from octavo.bench.tuning.candidates import ALL, Candidate, challengers, combine
 from octavo.bench.tuning.journal import as_round
 from octavo.bench.tuning.objective import choose, score
-from octavo.bench.tuning.racing import LEAST_CONFIRM, MOST_CONFIRM, Race, Round, gain, standing
+from octavo.bench.tuning.racing import (
+    LEAST_CONFIRM,
+    MOST_CONFIRM,
+    Race,
+    Round,
+    extended_after,
+    gain,
+    standing,
+)
 from octavo.bench.tuning.verdict import describe_candidates, judge
 from octavo.core.errors import InvalidConfig
 
@@ -25,13 +33,13 @@ def steps(*budgets):
     return tuple(replace(BASE, max_step_tokens=budget) for budget in budgets)
 
 
-def run(race, speed, *, seconds=1.0, most=200):
+def run(race, speed, *, seconds=1.0, most=200, before=()):
     """Runs a race whose scores are ``speed(candidate, round)``; gives its rounds and where it ended."""
-    rounds = []
+    rounds = list(before)
     while running := standing(race, rounds).running:
         assert len(rounds) < most
         scores = {one: speed(one, len(rounds)) for one in (race.baseline, *running)}
-        rounds.append(Round(scores, seconds * len(scores)))
+        rounds.append(Round(scores, seconds * len(scores), race.budget_s))
     return rounds, standing(race, rounds)
 
 
@@ -228,6 +236,47 @@ def test_the_same_rounds_say_the_same_wherever_it_was_cut():
     assert standing(race, rounds) == now
 
 
+def test_a_race_that_is_over_goes_on_with_more_time():
+    """Who was out for lack of time stays out: the rounds that decide were run without them."""
+    eight, thirty_two, sixty_four = blocks(8, 32, 64)
+    true = {BASE: 100, eight: 90, thirty_two: 110, sixty_four: 105}
+    race = Race(BASE, {"block_size": (eight, thirty_two, sixty_four)}, budget_s=0)
+    rounds, before = run(race, lambda one, _: true[one])
+    assert who(rounds) == [[eight, thirty_two, sixty_four], *[[thirty_two]] * LEAST_CONFIRM]
+    # A round of two takes two seconds, and the first took four: 14 seconds are spent. It ends when half a
+    # round more would be too much, with four more rounds.
+    longer = replace(race, budget_s=22)
+    more, now = run(longer, lambda one, _: true[one], before=rounds)
+    assert who(more) == [*who(rounds), *[[thirty_two]] * 4]
+    assert (now.phase, now.failed, now.spent_s, len(now.confirming)) == ("over", [], 22, LEAST_CONFIRM + 4)
+    assert [each.budget_s for each in more] == [0] * 6 + [22] * 4
+    # The same rounds say the same, whatever time there is, but for what comes after them.
+    assert standing(race, more).confirming == now.confirming
+    assert standing(race, rounds) == before
+    assert extended_after(longer, more) == [6]
+    assert extended_after(longer, rounds) == []
+
+
+def test_more_time_before_it_is_over_undoes_no_round():
+    axes = {"block_size": blocks(8, 32, 64)}
+    race = Race(BASE, axes, budget_s=0)
+    rounds, _ = run(race, lambda one, _: 100 + one.block_size)
+    assert standing(race, rounds[:1]).phase == "confirm"  # there was no time for more
+    longer = replace(race, budget_s=1000)
+    assert standing(longer, rounds[:1]).running == axes["block_size"]  # and now there is
+    more, now = run(longer, lambda one, _: 100 + one.block_size, before=rounds[:3])
+    assert len(now.confirming) == MOST_CONFIRM
+    assert who(more)[:3] == who(rounds)[:3]
+    assert extended_after(longer, more) == []
+
+
+def test_nothing_came_near_but_there_was_little_time():
+    axes = {"block_size": blocks(8, 32, 64)}
+    rounds, now = run(Race(BASE, axes, budget_s=0), lambda one, _: 100 if one == BASE else 89)
+    assert (len(rounds), judge(now).outcome) == (1, "none better")
+    assert standing(Race(BASE, axes, budget_s=1000), rounds).running == axes["block_size"]
+
+
 def test_challengers():
     found = challengers(
         BASE,
@@ -321,8 +370,13 @@ def test_who_was_out_early_is_compared_in_its_own_rounds():
                 run_of(BASE, 125, 0.03),
             ],
             "seconds": 1,
+            "budget_s": 0,
         },
-        {"measured": [run_of(BASE, 297.5, 0.03)], "seconds": 1},  # other requests, faster for everyone
+        {
+            "measured": [run_of(BASE, 297.5, 0.03)],
+            "seconds": 1,
+            "budget_s": 0,
+        },  # other requests, faster for everyone
     ]
     rounds = [as_round(entry) for entry in entries]
     # The geometric mean of 80 and 125 is 100; for metrics it is the plain one, 102.5.

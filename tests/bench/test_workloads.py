@@ -10,7 +10,7 @@ from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.report.facts import workload_fact
 from octavo.bench.workloads.contents import Vocabulary, stream_of
 from octavo.bench.workloads.conversations import Conversations
-from octavo.bench.workloads.item import Message, digest, follow, prompt_as_json
+from octavo.bench.workloads.item import digest, follow, prompt_as_json
 from octavo.bench.workloads.lengths import Empirical, Fixed, Lognormal, Uniform, parse_lengths
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import MalformedLine
@@ -217,12 +217,12 @@ def test_conversations():
         (s, t, 1.5 if t else 0.0) for s in range(2) for t in range(3)
     ]
     first, second, *_ = items
-    assert [m.role for m in first.prompt] == ["system", "user"]
+    assert [m["role"] for m in first.prompt] == ["system", "user"]
     assert first.prompt[0] == items[3].prompt[0]  # all sessions have the same system message
-    assert [m.role for m in second.prompt] == ["user"]
+    assert [m["role"] for m in second.prompt] == ["user"]
     whole = follow(first.prompt, "yes", second.prompt)
-    assert [m.role for m in whole] == ["system", "user", "assistant", "user"]
-    assert whole[2] == Message("assistant", "yes")
+    assert [m["role"] for m in whole] == ["system", "user", "assistant", "user"]
+    assert whole[2] == {"role": "assistant", "content": "yes"}
     assert prompt_as_json(whole)[2] == {"role": "assistant", "content": "yes"}
     texts = Conversations(num_sessions=1, turns=Fixed(2), as_chat=False).items(0)
     assert follow(texts[0].prompt, "yes", texts[1].prompt) == f"{texts[0].prompt}yes{texts[1].prompt}"
@@ -413,14 +413,76 @@ PROMPTS = """\
 """
 
 
+@pytest.mark.parametrize(
+    ("workload", "told"),
+    [
+        (Synthetic(num_requests=1, input_len=Fixed(1), output_len=Fixed(1)), "1 request, 1 token in, 1 out"),
+        (
+            Synthetic(num_requests=2, input_len=Uniform(1, 4), output_len=Fixed(2), phrase_len=1),
+            "2 requests, uniform:1,4 tokens in, 2 out, repeating 1 token",
+        ),
+        (
+            Conversations(num_sessions=1, turns=Fixed(1), input_len=Fixed(2), output_len=Fixed(1)),
+            "1 conversation of 1 turn, 2 tokens in, 1 out",
+        ),
+        (
+            Conversations(num_sessions=2000, turns=Fixed(2), input_len=Fixed(2), output_len=Fixed(1)),
+            "2,000 conversations of 2 turns, 2 tokens in, 1 out",
+        ),
+    ],
+)
+def test_one_request_is_not_several(workload, told):
+    assert workload_fact(workload.describe()) == told
+
+
+def message(keys):
+    """A line with a good message, and one that has these keys."""
+    return f'{{"messages": [{{"role": "user", "content": "a"}}, {{{keys}}}]}}'
+
+
 def test_prompts_of_a_file(tmp_path):
     found = read_prompts(written(tmp_path, PROMPTS), NONE, max_tokens=8)
     assert not found.has_arrivals
     items = found.items(0)
-    assert [item.prompt for item in items] == ["Hello", array("i", [1, 2, 3]), (Message("user", "Hi"),)]
+    assert [item.prompt for item in items] == [
+        "Hello",
+        array("i", [1, 2, 3]),
+        ({"role": "user", "content": "Hi"},),
+    ]
     assert [item.max_tokens for item in items] == [3, 8, 8]
     assert found.items(1) == items
     assert not found.can_differ
+
+
+CALLED = [
+    {"role": "developer", "content": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "é"}]},
+    {"role": "user", "content": "What is the weather in Oslo?", "name": "ada"},
+    {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"at": "Oslo"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    {"role": "assistant", "content": "Rain.", "reasoning_content": "It said so.", "tool_calls": None},
+    {"role": "assistant", "tool_calls": [{"function": {"name": "stop"}}]},
+]
+
+
+def test_messages_are_sent_as_the_file_has_them(tmp_path):
+    found = read_prompts(written(tmp_path, json.dumps({"messages": CALLED})), NONE, max_tokens=8)
+    (item,) = found.items(0)
+    assert prompt_as_json(item.prompt) == CALLED
+    (warm_up,) = found.items(-1)
+    # 9 bytes are a word, 28 are 5; what has no text of its own stays.
+    first, asked, *rest = warm_up.prompt
+    assert [len(part["text"].split()) for part in first["content"]] == [1, 1]
+    assert first["content"] != CALLED[0]["content"]
+    assert (len(asked["content"].split()), asked["name"]) == (5, "ada")
+    assert (rest[0], rest[3]) == (CALLED[2], CALLED[5])
+    assert (rest[1]["tool_call_id"], rest[1]["content"] != "rain") == ("c1", True)
 
 
 def test_to_warm_up_nothing_of_a_file_is_sent(tmp_path):
@@ -435,8 +497,8 @@ def test_to_warm_up_nothing_of_a_file_is_sent(tmp_path):
     text, ids, chat, short = (item.prompt for item in items)
     assert (len(text.split()), len(ids), len(short.split())) == (5, 4, 1)
     assert all(1_000 <= token < 10_000 for token in ids)
-    assert [message.role for message in chat] == ["system", "user"]
-    assert (chat[0].content, len(chat[1].content.split())) == ("", 3)
+    assert [message["role"] for message in chat] == ["system", "user"]
+    assert (chat[0]["content"], len(chat[1]["content"].split())) == ("", 3)
     assert [item.max_tokens for item in items] == [8, 3, 8, 8]
     assert all(a.prompt != b.prompt for a, b in zip(items, found.items(0), strict=True))
     assert found.items(-1) == items != found.items(-2)
@@ -480,7 +542,36 @@ def test_prompts_are_cut_if_they_are_token_ids(tmp_path):
         ),
         ('{"prompt": "a", "temperature": 0}', "unknown key 'temperature'"),
         ('{"messages": []}', "messages=[]"),
-        ('{"messages": [{"role": "user"}]}', "must have role and content"),
+        ('{"messages": {"role": "user"}}', "messages={'role': 'user'}: must be a list of messages"),
+        ('{"messages": ["Hi"]}', "messages[0]='Hi': must be a JSON object"),
+        (message('"role": "user"'), "messages[1].content: missing; only a message with tool_calls may do"),
+        (message('"content": "a"'), "messages[1].role: expected a name such as 'user', got None"),
+        (message('"role": 3, "content": "a"'), "messages[1].role: expected a name such as 'user', got 3"),
+        (
+            message('"rol": "user", "content": "a"'),
+            "messages[1]: unknown key 'rol': the known ones are role, content, name, tool_calls, "
+            "tool_call_id, refusal, reasoning_content",
+        ),
+        (message('"role": "user", "content": 3'), "messages[1].content: expected a text or a list of parts"),
+        (message('"role": "user", "content": [{"type": "image_url"}]'), "got type 'image_url'; only text"),
+        (message('"role": "user", "content": [{"type": "text"}]'), "messages[1].content[0].text: expected a"),
+        (message('"role": "user", "content": "a", "name": 3'), "messages[1]: name=3: must be a text"),
+        (message('"role": "tool", "content": "a", "tool_call_id": 3'), "tool_call_id=3: must be a text"),
+        (message('"role": "assistant", "tool_calls": "f"'), "messages[1]: tool_calls='f': must be a list of"),
+        (
+            message('"role": "assistant", "tool_calls": [{"function": "f"}]'),
+            "tool_calls=[{'function': 'f'}]: ",
+        ),
+        (message('"role": "assistant", "tool_calls": []'), "messages[1].content: missing"),
+        (message('"role": "user", "content": "a", "name": ' + "[" * 100 + "]" * 100), "nested more than 64"),
+        (
+            message('"role": "user", "content": "a", "name": "\\ud800"'),
+            "messages[1]: name='\\ud800': holds half a",
+        ),
+        (
+            message('"role": "user", "content": [{"type": "text", "text": "\\udfff"}]'),
+            "holds half a character",
+        ),
         ('{"prompt": "a", "arrival_s": 1}', "in all lines or in none"),
         (
             '{"prompt": "a", "max_tokens": 16777217}',

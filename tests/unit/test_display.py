@@ -3,12 +3,23 @@
 import pytest
 
 from octavo.cli import main, models
-from octavo.core.display import printable
+from octavo.core.display import counted, printable
 
 
 def test_what_does_not_print_is_escaped():
     assert printable("plain é 漢 🙂 'text' \\") == "plain é 漢 🙂 'text' \\"
     assert printable("\x1b[31m\a\r\n\x9b\u202e\udcff") == "\\x1b[31m\\x07\\r\\n\\x9b\\u202e\\udcff"
+
+
+def test_one_is_not_several():
+    texts = [counted(number, "block") for number in (0, 1, 2, 4096)]
+    assert texts == ["0 blocks", "1 block", "2 blocks", "4,096 blocks"]
+    # Lengths are texts, and may be one.
+    assert [counted(text, "token") for text in ("1", "16", "uniform:1,4")] == [
+        "1 token",
+        "16 tokens",
+        "uniform:1,4 tokens",
+    ]
 
 
 def test_errors_are_escaped(tmp_path, capsys):

@@ -9,7 +9,6 @@ from octavo import _native
 from octavo.core.errors import OctavoError
 from octavo.weights.sources import resolve
 
-_END_BYTES: Final = 1 << 20  # of each end of a file: all of a large one would take as long as loading it
 # Of a directory, what a model is loaded from. Reports and journals may lie beside it.
 _MODEL_FILES: Final = ("*.safetensors*", "config.json", "generation_config.json", "*token*.json", "*.jinja")
 
@@ -36,7 +35,10 @@ def conditions(head: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 def model_digest(path: Path) -> str:
-    """Of the files of a model, or of one file: their names, sizes, first and last MiB.
+    """Of the files of a model, or of one file: names and all bytes.
+
+    A sample would miss a changed byte, and times change with a copy. What a journal is for takes minutes at
+    least and loads the model again and again; to read it once more takes about a second for each GB.
 
     Raises:
         OctavoError: one cannot be read.
@@ -46,15 +48,12 @@ def model_digest(path: Path) -> str:
         files = sorted({file for pattern in _MODEL_FILES for file in path.glob(pattern)})
     found = hashlib.sha256()
     for file in files:
+        # A renamed file is the same model; in a directory a name says what a file is for.
+        name = file.name if path.is_dir() else ""
         try:
-            size = file.stat().st_size
-            # A renamed file is the same model; in a directory a name says what a file is for.
-            name = file.name if path.is_dir() else ""
-            found.update(f"{name}\0{size}\0".encode())
             with file.open("rb") as content:
-                found.update(content.read(_END_BYTES))
-                content.seek(max(0, size - _END_BYTES))
-                found.update(content.read(_END_BYTES))
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
         except OSError as error:
             raise OctavoError(f"cannot read {file}: {error.strerror}") from error
+        found.update(f"{name}\0{digest}\0".encode())
     return found.hexdigest()[:16]

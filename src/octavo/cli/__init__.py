@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from octavo.cli import bench, chat, generate, info, models, plan, replay, serve, tune
+from octavo.cli.help import Group
 from octavo.core.display import printable
 from octavo.core.errors import OctavoError
 
@@ -16,8 +17,10 @@ app = typer.Typer(
     help="Serve large language models from a paged KV cache.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # of all commands: names of options are whole at any width
+    cls=Group,
     add_completion=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command()(generate.generate)
 app.command()(chat.chat)

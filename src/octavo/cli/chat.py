@@ -10,6 +10,7 @@ import typer
 from octavo.cli import options
 from octavo.cli.conversation import SETTINGS, Conversation
 from octavo.cli.terminal import visible
+from octavo.core.display import counted
 from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
 
@@ -157,10 +158,10 @@ class Session:
                 _note("\n".join(f"{each} {getattr(conversation.params, each)}" for each in shown))
             case "/save":
                 conversation.save(_file(argument))
-                _note(f"Saved {len(conversation.messages)} messages.")
+                _note(f"Saved {counted(len(conversation.messages), 'message')}.")
             case "/load":
                 conversation.load(_file(argument))
-                _note(f"Loaded {len(conversation.messages)} messages.")
+                _note(f"Loaded {counted(len(conversation.messages), 'message')}.")
             case "/stats":
                 _note(f"{self._llm.capacity}\n{self._llm.memory()}")
             case "/help":
@@ -203,7 +204,7 @@ def _file(argument: str) -> Path:
 def _describe(output: "RequestOutput") -> str:
     completion, metrics = output.outputs[0], output.metrics
     count = len(completion.token_ids)
-    parts = [f"{count} tokens"]
+    parts = [counted(count, "token")]
     if metrics.first_token_s is not None and count > 1:
         parts.append(f"{(count - 1) / max(metrics.finished_s - metrics.first_token_s, 1e-9):.1f} tokens/s")
     if completion.finish_reason == "length":

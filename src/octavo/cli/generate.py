@@ -12,6 +12,7 @@ import typer
 from octavo.cli import options
 from octavo.cli.native import native_isa
 from octavo.cli.terminal import visible
+from octavo.core.display import counted
 from octavo.core.errors import InvalidRequest, OctavoError
 from octavo.core.sampling import SamplingParams
 
@@ -205,7 +206,7 @@ def _show(
 
     console = Console(highlight=False, soft_wrap=True)
     for prompt, output in zip(prompts, outputs, strict=True):
-        shown = prompt if isinstance(prompt, str) else f"[{len(prompt)} token ids]"
+        shown = prompt if isinstance(prompt, str) else f"[{counted(len(prompt), 'token id')}]"
         for completion in output.outputs:
             console.print(
                 Text(visible(shown, sys.stdout), style="bold"),
@@ -214,9 +215,9 @@ def _show(
             )
         counts = " + ".join(str(len(c.token_ids)) for c in output.outputs)
         reasons = ", ".join(dict.fromkeys(c.finish_reason for c in output.outputs))
-        details = f"{counts} tokens, {reasons}"
+        details = f"{counted(counts, 'token')}, {reasons}"
         if output.num_cached_tokens:
-            details += f", {output.num_cached_tokens} prompt tokens from the cache"
+            details += f", {counted(output.num_cached_tokens, 'prompt token')} from the cache"
         if explain:
             details += f"; {llm.explain(output.request_id)}"
         console.print(Text(f"[{details}]\n", style="dim"))
@@ -237,7 +238,8 @@ def summary(llm: "LLM", outputs: list["RequestOutput"], elapsed_s: float) -> str
     sizes = llm.capacity.block_sizes_text
     return "\n".join(
         (
-            f"{len(outputs)} prompts, {num_prompt} prompt tokens, {num_new} new tokens in {elapsed_s:.2f} s: "
+            f"{counted(len(outputs), 'prompt')}, {counted(num_prompt, 'prompt token')}, "
+            f"{counted(num_new, 'new token')} in {elapsed_s:.2f} s: "
             f"{num_new / max(elapsed_s, 1e-9):.1f} tokens/s",
             f"Time to first token: {ttft}",
             f"KV blocks of {sizes} tokens: {stats.peak_blocks} used at once of "

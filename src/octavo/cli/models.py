@@ -12,6 +12,7 @@ import typer
 
 from octavo.cli import options
 from octavo.cli.completion import complete_model
+from octavo.cli.help import Group
 from octavo.core.config import BlockSizes
 from octavo.core.display import printable
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from octavo.models.loading import LoadedModel
     from octavo.weights.progress import Progress
 
-app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True, cls=Group)
 
 Name = Annotated[
     str,

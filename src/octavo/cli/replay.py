@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from octavo.cli import options
-from octavo.core.display import printable
+from octavo.core.display import counted, printable
 
 
 def replay(
@@ -27,8 +27,9 @@ def replay(
         print(json.dumps(asdict(report)))
     else:
         print(
-            f"{report.num_requests} requests, {report.num_steps} steps, {report.num_tokens} tokens computed, "
-            f"{report.num_preemptions} preemptions"
+            f"{counted(report.num_requests, 'request')}, {counted(report.num_steps, 'step')}, "
+            f"{counted(report.num_tokens, 'token')} computed, "
+            f"{counted(report.num_preemptions, 'preemption')}"
         )
         outcome = "every decision is the same" if report.difference is None else report.difference
         print(printable(outcome))

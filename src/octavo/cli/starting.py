@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import octavo
 from octavo.cli.native import native_isa, usable_cores
-from octavo.core.display import printable
+from octavo.core.display import counted, printable
 from octavo.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -58,18 +58,14 @@ def lines(found: dict[str, Any]) -> list[str]:
     return [
         f"  Model     {found['family']}, {printable(found['path'])}",
         f"  Weights   {format_bytes(found['weight_bytes'])}",
-        f"  KV cache  {pool}: {found['num_blocks']:,} blocks of {sizes} tokens, "
+        f"  KV cache  {pool}: {counted(found['num_blocks'], 'block')} of {sizes} tokens, "
         f"{format_bytes(found['kv_bytes_per_token'])} per token as {found['kv_dtype']}",
-        f"  Fits      {found['num_tokens']:,} tokens: {_count(found['num_full_sequences'], 'sequence')} of "
+        f"  Fits      {found['num_tokens']:,} tokens: {counted(found['num_full_sequences'], 'sequence')} of "
         f"{found['context_len']:,} ({found['context_reason']})",
-        f"  Compute   {found['isa']}, {_count(found['threads'], 'thread')}",
-        f"  Limits    {found['max_num_seqs']:,} sequences at once, {waiting} waiting, "
-        f"{found['max_step_tokens']:,} tokens per step",
+        f"  Compute   {found['isa']}, {counted(found['threads'], 'thread')}",
+        f"  Limits    {counted(found['max_num_seqs'], 'sequence')} at once, {waiting} waiting, "
+        f"{counted(found['max_step_tokens'], 'token')} per step",
     ]
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def ready_lines(url: str) -> list[str]:

@@ -122,7 +122,7 @@ def tune(
     from octavo.bench.tuning.candidates import ALL, Candidate, challengers
     from octavo.bench.tuning.journal import Journal
     from octavo.bench.tuning.objective import MEANS, choose
-    from octavo.bench.tuning.racing import Race, standing
+    from octavo.bench.tuning.racing import Race, extended_after, standing
     from octavo.bench.tuning.runner import run_race
     from octavo.bench.tuning.verdict import describe_candidates, judge
     from octavo.bench.workloads.item import digest
@@ -161,7 +161,6 @@ def tune(
         settings = {
             "model": model,
             "objective": goal,
-            "minutes": minutes,
             **baseline.as_dict(),
             **{option: _values(axes.get(name, ()), name) for name, option in _TRIED_BY.items()},
             "seed": shape.seed,
@@ -169,7 +168,7 @@ def tune(
             "workload_digest": digest(made.items(0)),
             **conditions(begin, model),
         }
-        begin = book.begin({**begin, "settings": settings})
+        began = book.begin({**begin, "settings": settings})
         num_before = len(book.rounds)
         try:
             with long_bar("Tuning", race.budget_s, counts=False) as show:
@@ -178,7 +177,9 @@ def tune(
             interrupted = True
         now = standing(race, book.rounds)
         runs = [each for entry in book.entries for each in entry["measured"]]
-        report = begin | {
+        report = began | {
+            "command_line": begin["command_line"],
+            "settings": {"minutes": minutes, **settings},
             "interrupted": interrupted,
             "objective": {"name": goal, "means": MEANS[goal], "slo": limits},
             "baseline": baseline.as_dict(),
@@ -190,7 +191,10 @@ def tune(
             "workload": runs[0]["workload"] if runs else None,
             "rounds": book.entries,
         }
-    report["warnings"] = _warnings(report, now, num_before, journal)
+        has_more = standing(replace(race, budget_s=math.inf), book.rounds).phase != "over"
+        extended = extended_after(race, book.rounds)
+    report["warnings"] = _warnings(report, now, extended)
+    report["warnings"] += _measured_before(report, now, num_before, journal, has_more=has_more)
     is_written = output is not None and now.phase == "over"
     if output is not None and not is_written:
         report["warnings"].append(f"{output} is not written: that waits for the end of the race.")
@@ -247,7 +251,7 @@ def _values(candidates: "Sequence[Candidate]", name: str) -> str:
     return ",".join(str(getattr(one, name)) for one in candidates)
 
 
-def _warnings(report: dict[str, Any], now: "Standing", num_before: int, journal: Path) -> list[str]:
+def _warnings(report: dict[str, Any], now: "Standing", extended: Sequence[int]) -> list[str]:
     found = []
     if report["verdict"]["outcome"] == "unsettled":
         found.append("Not settled: it was ended before enough rounds decide. Run the same again to go on.")
@@ -260,13 +264,32 @@ def _warnings(report: dict[str, Any], now: "Standing", num_before: int, journal:
     for each in report["candidates"]:
         if each["error"]:
             found.append(f"{_told(each['candidate'])} failed: {each['error']}")
+    if extended:
+        which = ", ".join(map(str, extended))
+        found.append(
+            f"It was over after round {which} and went on with more --minutes: who does so until a result "
+            "pleases finds more often than one time in forty what is no better."
+        )
+    return found
+
+
+def _measured_before(
+    report: dict[str, Any], now: "Standing", num_before: int, journal: Path, *, has_more: bool
+) -> list[str]:
+    """How much of it.
+
+    Args:
+        has_more: there would be rounds to run, were there time.
+    """
     rounds = len(report["rounds"])
     if num_before and num_before == rounds and now.phase == "over":
-        found.append(f"All of it was measured before, as {journal} says; remove that file to measure anew.")
-    elif num_before:
+        least = round(max(report["settings"]["minutes"], now.spent_s / 60), 1)
+        what = f"more --minutes than {least:g} go on with it" if has_more else "remove it to measure anew"
+        return [f"All of it was measured before, as {journal} says; {what}."]
+    if num_before:
         which, were = ("first", "was") if num_before == 1 else (f"first {num_before}", "were")
-        found.append(f"The {which} of {rounds} rounds {were} measured before, as {journal} says.")
-    return found
+        return [f"The {which} of {rounds} rounds {were} measured before, as {journal} says."]
+    return []
 
 
 def _told(settings: dict[str, Any]) -> "Candidate":

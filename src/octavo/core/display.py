@@ -1,4 +1,4 @@
-"""Text from files and networks, made safe for a terminal."""
+"""Text for people: numbers of things, and what files and networks say, made safe for a terminal."""
 
 
 def printable(text: str) -> str:
@@ -7,3 +7,9 @@ def printable(text: str) -> str:
     Newlines too, so that one line stays one; ``"\x1b[31m"`` becomes ``"\\x1b[31m"``.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(number: int | str, thing: str) -> str:
+    """``"1 round"``, ``"2,000 rounds"``; a text is a number too, or a law that draws one."""
+    text = number if isinstance(number, str) else f"{number:,}"
+    return f"{text} {thing}" if text == "1" else f"{text} {thing}s"

@@ -2,7 +2,7 @@
 
 import ipaddress
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from octavo.bench.load.http import Address
@@ -68,6 +68,8 @@ class Contestant(Protocol):
 
     Attributes:
         runs_at: where a server is that ran before; None of what is started here, with a memory of its own.
+        model_name: what a server calls the model, where it must be named; None asks it.
+        takes_chats: whether it has a chat endpoint, as far as is known before it is asked.
     """
 
     @property
@@ -76,8 +78,17 @@ class Contestant(Protocol):
     @property
     def runs_at(self) -> Address | None: ...  # noqa: D102
 
-    async def start(self) -> Running:
+    @property
+    def model_name(self) -> str | None: ...  # noqa: D102
+
+    @property
+    def takes_chats(self) -> bool: ...  # noqa: D102
+
+    async def start(self, *, is_chat: bool = False) -> Running:
         """Start it and wait until it has answered a small request.
+
+        Args:
+            is_chat: requests go to its chat endpoint.
 
         Raises:
             OctavoError: it does not start; says why.
@@ -91,12 +102,14 @@ class AtUrl:
     def __init__(self, facts: Facts, url: str, options: ServerOptions) -> None:
         self.facts = facts
         self.runs_at: Address | None = Address.parse(url)
+        self.model_name = options.model
+        self.takes_chats = True
         self._url = url
         self._options = options
 
-    async def start(self) -> Running:
+    async def start(self, *, is_chat: bool = False) -> Running:
         """Ask what it serves."""
-        target = OpenAITarget(self._url, self._options)
+        target = OpenAITarget(self._url, replace(self._options, is_chat=is_chat))
         try:
             await target.open()
         except BaseException:
@@ -124,7 +137,7 @@ class _Reached:
 def told_of(target: Target) -> dict[str, Any]:
     """What a target says of itself that belongs into a comparison's report."""
     told = target.describe()
-    return {name: told[name] for name in ("server", "model", "ignore_eos") if name in told}
+    return {name: told[name] for name in ("server", "model", "endpoint", "ignore_eos") if name in told}
 
 
 def same_place(a: Address, b: Address) -> bool:

@@ -39,6 +39,7 @@ class Program:
             output, as ``lines_target`` describes.
         env: on top of the environment, or instead of it where a value is None: the name is taken out.
         body: fields to add to every request, of a server.
+        model_name: what a server calls the model; None asks it.
         timeout_s: until the first answer.
 
     Raises:
@@ -50,6 +51,7 @@ class Program:
     protocol: Protocol = "openai"
     env: Mapping[str, str | None] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
+    model_name: str | None = None
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
@@ -63,14 +65,19 @@ class Program:
         """Nowhere before it is started."""
         return
 
-    async def start(self) -> Running:
+    @property
+    def takes_chats(self) -> bool:
+        """Libraries do not: a request is a prompt."""
+        return self.protocol == "openai"
+
+    async def start(self, *, is_chat: bool = False) -> Running:
         """Start it and wait for its first answer.
 
         Raises:
             OctavoError: it ends, or does not answer in time; with its last words.
         """
         begin = time.perf_counter()
-        started = await _Started.begin(self)
+        started = await _Started.begin(self, is_chat=is_chat)
         try:
             async with asyncio.timeout(self.timeout_s):
                 await started.wait_ready()
@@ -99,7 +106,7 @@ class _Started:
         self._peak: int | None = None
 
     @staticmethod
-    async def begin(program: Program) -> "_Started":
+    async def begin(program: Program, *, is_chat: bool) -> "_Started":
         port = _free_port()
         command = [part.replace("{port}", str(port)) for part in program.command]
         env = {**os.environ, **program.env}
@@ -123,7 +130,13 @@ class _Started:
         watchdog.guard(process.pid)
         target: Target
         if is_server:
-            options = ServerOptions(pid=process.pid, body=dict(program.body), asks_memory=False)
+            options = ServerOptions(
+                model=program.model_name,
+                is_chat=is_chat,
+                body=dict(program.body),
+                pid=process.pid,
+                asks_memory=False,
+            )
             target = OpenAITarget(f"http://127.0.0.1:{port}", options)
         else:
             assert process.stdin is not None
@@ -221,6 +234,7 @@ def write_program(program: Program, file: Path) -> None:
         "protocol": program.protocol,
         "env": dict(program.env),
         "body": dict(program.body),
+        "model_name": program.model_name,
         "timeout_s": program.timeout_s,
     }
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

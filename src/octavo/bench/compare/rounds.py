@@ -30,6 +30,7 @@ class CompareSettings:
     """How often, and when memory is short.
 
     Attributes:
+        is_chat: requests go to the chat endpoint of all.
         warm_up: requests after each start that do not count; None is a whole repeat.
         floor_bytes: with less memory available than this, a contestant does not stay while others work: it is
             started anew in every round.
@@ -42,6 +43,7 @@ class CompareSettings:
     rounds: int = 6
     warm_up: int | None = None
     slo: Slo | None = None
+    is_chat: bool = False
     floor_bytes: int = _FLOOR_BYTES
     round_timeout_s: float = 1800.0
 
@@ -115,11 +117,13 @@ async def run_rounds(
         between_rounds: called before each round, when all rest.
 
     Raises:
-        InvalidConfig: two have the same name.
+        InvalidConfig: two have the same name, or one takes no chats and should.
     """
     names = [contestant.facts.name for contestant in contestants]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InvalidConfig(f"two contestants are called {twice[0]}")
+    if settings.is_chat and (without := [each.facts.name for each in contestants if not each.takes_chats]):
+        raise InvalidConfig(f"{without[0]} has no chat endpoint: leave it out, or --chat")
     sides = [Side(contestant, place) for place, contestant in enumerate(contestants)]
     match = _Match(contents, plan, settings, progress, stop)
     try:
@@ -184,7 +188,7 @@ class _Match:
     async def _start(self, side: Side) -> None:
         name = side.contestant.facts.name
         self.progress.begin(f"Starting {name}", 1)
-        starting = asyncio.ensure_future(side.contestant.start())
+        starting = asyncio.ensure_future(side.contestant.start(is_chat=self.settings.is_chat))
         stopping = asyncio.create_task(self.stop.wait())
         try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from octavo.bench.compare.contestant import Contestant, same_place
 from octavo.bench.compare.ratios import is_counted, is_whole, output_differs, prompts_differ
 from octavo.bench.compare.turns import Contents
+from octavo.core.display import counted
 from octavo.core.errors import InvalidConfig
 
 _CACHED: Final = 0.1  # a difference in the cached fraction of prompt tokens that is worth a word
@@ -19,10 +20,18 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
     Raises:
         InvalidConfig: two are the same server, and nothing but the same prompts can be asked of both.
     """
-    before = [(each.facts.name, each.runs_at) for each in contestants if each.runs_at is not None]
+    before = [
+        (each.facts.name, each.runs_at, each.model_name) for each in contestants if each.runs_at is not None
+    ]
     found = []
-    for (a, here), (b, there) in combinations(before, 2):
+    for (a, here, model), (b, there, other) in combinations(before, 2):
         if not same_place(here, there):
+            continue
+        if model != other and model is not None and other is not None:
+            found.append(
+                f"{a} and {b} are one server, {there}: if its models {model} and {other} are the same, "
+                "the ratio says how much is chance."
+            )
             continue
         if not contents.workload.can_differ:
             raise InvalidConfig(
@@ -31,7 +40,7 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
             )
         found.append(f"{a} and {b} are the same server, {there}: their ratio says how much is chance.")
     if len(before) > 1 and not contents.workload.can_differ:
-        names = " and ".join(name for name, _ in before)
+        names = " and ".join(name for name, *_ in before)
         found.append(
             f"This workload has the same prompts for all: if {names} share a cache, who comes later finds "
             "there what another computed."
@@ -70,23 +79,23 @@ def _of_side(side: Mapping[str, Any]) -> list[str]:
         total = sum(each["requests"]["total"] for each in known)
         found.append(f"{failed} of {total} requests failed; their rounds do not count.")
     rounds = [each for each in known if is_whole(each)]
-    counted = [each for each in rounds if is_counted(each)]
+    with_counts = [each for each in rounds if is_counted(each)]
     if uncounted := [each for each in rounds if not is_counted(each)]:
         without = sum(each["counts"]["without_usage"] for each in uncounted)
         pieces = sum(each["output_tokens"] for each in uncounted)
         asked = sum(each["asked_tokens"] for each in uncounted)
         found.append(
-            f"{without} answers came without usage, in {pieces:,} pieces where {asked:,} tokens were asked "
-            "for. How many tokens they had is not known: there are no tokens/s and no TPOT, and other "
-            "ratios hold only if these answers were as long as the others'."
+            f"{counted(without, 'answer')} came without usage, in {counted(pieces, 'piece')} where {asked:,} "
+            "tokens were asked for. How many tokens they had is not known: there are no tokens/s and no "
+            "TPOT, and other ratios hold only if these answers were as long as the others'."
         )
-    if sum(each["counts"]["without_usage"] for each in counted):
+    if sum(each["counts"]["without_usage"] for each in with_counts):
         found.append("answers came without usage; as many pieces came as tokens were asked for.")
-    if short := sum(each["counts"]["shorter_than_asked"] for each in counted):
+    if short := sum(each["counts"]["shorter_than_asked"] for each in with_counts):
         why = "" if side["told"].get("ignore_eos") else ", as the model's end token was not ignored"
-        ok = sum(each["requests"]["ok"] for each in counted)
+        ok = sum(each["requests"]["ok"] for each in with_counts)
         found.append(f"{short} of {ok} answers were shorter than asked for{why}.")
-    per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in counted), default=0.0)
+    per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in with_counts), default=0.0)
     if per_piece > _SEVERAL:
         found.append(f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces.")
     return found

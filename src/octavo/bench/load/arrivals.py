@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from octavo.bench.workloads.contents import stream_of
 from octavo.bench.workloads.item import WorkItem
+from octavo.core.display import counted
 from octavo.core.errors import InvalidConfig, shown
 
 Arrivals = Literal["poisson", "bursty", "trace", "closed", "at-once"]
@@ -105,7 +106,7 @@ class ArrivalPlan:
             case "trace":
                 return "arrivals as in the trace"
             case "closed":
-                users = "1 user" if self.concurrency == 1 else f"{self.concurrency} users"
-                return f"closed loop of {users}"
+                assert self.concurrency is not None
+                return f"closed loop of {counted(self.concurrency, 'user')}"
             case _:
                 return "all requests at once"

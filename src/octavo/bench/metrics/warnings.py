@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from octavo.bench.load.exchange import TIMEOUT
 from octavo.bench.metrics.timings import SEVERAL
+from octavo.core.display import counted
 
 # The generator's own delay at which it is worth a word: this fraction of the median time to the first token.
 _LATE: Final = 0.05
@@ -81,8 +82,8 @@ def _timeouts(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     count = sum(repeat["failures"][TIMEOUT]["count"] for repeat in late)
     ttft, e2e = (max(repeat["at_least"][name]["p99"] for repeat in late) for name in ("ttft_s", "e2e_s"))
     return [
-        f"The percentiles leave out the {count} slowest requests, those that timed out, and are too good. "
-        f"With them the p99 of TTFT is at least {ttft:.3g} s, that of E2E at least {e2e:.3g} s."
+        f"The percentiles leave out the slowest, {counted(count, 'request')} that timed out, and are too "
+        f"good. With them the p99 of TTFT is at least {ttft:.3g} s, that of E2E at least {e2e:.3g} s."
     ]
 
 
@@ -129,8 +130,8 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
         )
     if counts["resent"]:
         found.append(
-            f"{counts['resent']} requests were sent twice, as the server closed the connection without a "
-            "word just when they came. Their latencies count from the first time."
+            f"Sent twice: {counted(counts['resent'], 'request')}, as the server closed the connection "
+            "without a word just then. Latencies count from the first time."
         )
     if counts["shorter_than_asked"]:
         why = "" if target.get("ignore_eos") else ", as the model's end token was not ignored"

@@ -18,6 +18,7 @@ from octavo.bench.parts.step_kinds import Decode, Prefill, StepKind
 from octavo.bench.parts.step_profile import Timing, profile_python, profile_step
 from octavo.bench.tables import print_ceilings, print_table
 from octavo.core.config import BlockSizes, EngineConfig, KVDtype
+from octavo.core.display import counted
 from octavo.engine.build import BuiltEngine, build_engine
 from octavo.models.decoder import Decoder
 from octavo.models.loading import load_model
@@ -169,8 +170,8 @@ def render(report: dict[str, Any]) -> None:
     print_ceilings(report)
     working_set = report["working_set"]
     print_table(
-        f"A step of {report['model']}: {report['new_tokens']} tokens of {report['batch']} sequences,"
-        f" after {report['context_len']} of each",
+        f"A step of {report['model']}: {counted(report['new_tokens'], 'token')} of "
+        f"{counted(report['batch'], 'sequence')}, after {report['context_len']} of each",
         ["ms", "tokens/s", "MB read", f"GB/s at this size ({working_set['level']})", "of it", "of DRAM"],
         [
             [

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.bench.report.numbers import percent
+from octavo.core.display import counted
 from octavo.core.units import format_bytes
 
 
@@ -34,7 +35,7 @@ def model_fact(report: Mapping[str, Any]) -> str:
         file = None if target["file"] == target["model"] else target["file"]
         parts = [file, precision, f"in process, blocks of {target['block_size']} tokens"]
         parts.append(f"KV pool of {format_bytes(target['kv_pool_bytes'])}")
-        parts.append(f"steps of {target['max_step_tokens']} tokens")
+        parts.append(f"steps of {counted(target['max_step_tokens'], 'token')}")
         if not target["prefix_cache"]:
             parts.append("no prefix cache")
     else:
@@ -48,13 +49,13 @@ def workload_fact(workload: Mapping[str, Any]) -> str:
     """What was asked, in words."""
     kind = workload["kind"]
     if kind == "conversations":
-        text = f"{workload['num_sessions']} conversations of {workload['turns']} turns"
+        text = f"{counted(workload['num_sessions'], 'conversation')} of {counted(workload['turns'], 'turn')}"
     elif kind in ("mooncake", "azure", "prompts"):
-        text = f"{workload['num_requests']} requests of {workload['file']}"
+        text = f"{counted(workload['num_requests'], 'request')} of {workload['file']}"
         if workload.get("scale", 1.0) != 1.0:
             text += f", time x {workload['scale']:g}"
         if workload.get("max_prompt_tokens"):
-            text += f", prompts up to {workload['max_prompt_tokens']:,} tokens"
+            text += f", prompts up to {counted(workload['max_prompt_tokens'], 'token')}"
         if workload.get("num_prompts_cut") and "reusable_fraction" in workload:
             text += (
                 f" ({workload['num_prompts_cut']:,} cut, so that {percent(workload['reusable_fraction'])} of "
@@ -62,11 +63,11 @@ def workload_fact(workload: Mapping[str, Any]) -> str:
                 f"{percent(workload['reusable_fraction_uncut'])}, can be had from earlier prompts)"
             )
     else:
-        text = f"{workload['num_requests']} requests"
+        text = counted(workload["num_requests"], "request")
     if "input_len" in workload:
         prefixes = workload.get("prefixes") or []
         shared = f"{' + '.join(prefixes)} shared + " if prefixes else ""
-        text += f", {shared}{workload['input_len']} tokens in, {workload['output_len']} out"
+        text += f", {shared}{counted(workload['input_len'], 'token')} in, {workload['output_len']} out"
     if kind == "repetitive":
-        text += f", repeating {workload['phrase_len']} tokens"
+        text += f", repeating {counted(workload['phrase_len'], 'token')}"
     return text

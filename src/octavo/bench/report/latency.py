@@ -7,6 +7,7 @@ from octavo.bench.report.facts import ceilings_fact, machine_fact, model_fact
 from octavo.bench.report.numbers import figures, seconds, with_interval
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
 from octavo.bench.report.serve import footer
+from octavo.core.display import counted
 from octavo.core.units import format_bytes
 
 
@@ -20,8 +21,9 @@ def document(report: Mapping[str, Any]) -> Document:
     facts.append(
         (
             "Workload",
-            f"one request at a time, random prompts, {settings['output_len']} tokens out; "
-            f"{settings['repeats']} repeats of {settings['requests']} requests at each length",
+            f"one request at a time, random prompts, {counted(settings['output_len'], 'token')} out; "
+            f"{counted(settings['repeats'], 'repeat')} of "
+            f"{counted(settings['requests'], 'request')} at each length",
         )
     )
     return Document(

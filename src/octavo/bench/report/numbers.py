@@ -44,11 +44,6 @@ def with_interval(found: Mapping[str, Any] | None, show: Any = figures) -> str:
     return text
 
 
-def counted(number: int, thing: str) -> str:
-    """``"1 round"``, ``"2 rounds"``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def interval_note(found: Mapping[str, Any] | None, show: Any = figures) -> str:
     """The interval alone, in words."""
     if found is None or found["low"] is None:

@@ -7,6 +7,7 @@ from octavo.bench.metrics.summary import LATENCIES
 from octavo.bench.report.facts import ceilings_fact, machine_fact, model_fact, workload_fact
 from octavo.bench.report.numbers import figures, interval_note, percent, seconds
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
+from octavo.core.display import counted
 from octavo.core.units import format_bytes
 
 NAMES: Final = {
@@ -192,7 +193,7 @@ def _how(report: Mapping[str, Any]) -> str:
     if kind == "closed":
         users = workload["concurrency"]
         if most < users:
-            return f"{users} users, at most {most} at once"
+            return f"{counted(users, 'user')}, at most {most} at once"
         return "one user at a time" if users == 1 else f"{users} users at once"
     if kind == "at-once":
         return f"all requests at once, at most {most} under way"
@@ -211,6 +212,6 @@ def _runs(report: Mapping[str, Any]) -> str:
     ok = sum(repeat["requests"]["ok"] for repeat in report["repeats"])
     warm_up = report["settings"]["warm_up"]
     return (
-        f"{complete} complete repeat{'' if complete == 1 else 's'} after {warm_up} requests of warm-up; "
-        f"{ok:,} of {total:,} requests answered"
+        f"{counted(complete, 'complete repeat')} after {counted(warm_up, 'request')} of warm-up; "
+        f"{ok:,} of {counted(total, 'request')} answered"
     )

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from octavo.bench.metrics.of_settings import METRICS, interval_of, value_of
 from octavo.bench.report.facts import ceilings_fact, machine_fact
-from octavo.bench.report.numbers import counted, figures, percent, seconds
+from octavo.bench.report.numbers import figures, percent, seconds
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
 from octavo.bench.report.serve import footer
 from octavo.bench.sweep.grid import AXES, AXIS, shown
+from octavo.core.display import counted
 from octavo.core.units import format_bytes
 
 _MIB: Final = 1 << 20
@@ -49,7 +50,7 @@ def document(report: Mapping[str, Any]) -> Document:
         (
             "Workload",
             f"closed loop, {counted(settings['requests_per_user'], 'request')} per user, "
-            f"{settings['output_len']} tokens out, {counted(settings['repeats'], 'repeat')}; "
+            f"{counted(settings['output_len'], 'token')} out, {counted(settings['repeats'], 'repeat')}; "
             "each point in a process of its own",
         )
     )

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from octavo.bench.metrics.of_settings import METRICS
 from octavo.bench.report.facts import ceilings_fact, machine_fact, workload_fact
-from octavo.bench.report.numbers import counted, figures
+from octavo.bench.report.numbers import figures
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
 from octavo.bench.tuning.candidates import ALL, TUNED, Candidate
+from octavo.core.display import counted
 
 _METRIC: Final = {metric.name: metric for metric in METRICS}
 # Name, title, left axis, right axis or none, metrics on each. All of these move with the block size; of those

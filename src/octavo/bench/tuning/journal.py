@@ -40,7 +40,7 @@ def as_round(entry: Mapping[str, Any]) -> Round:
     for one, runs in runs_of(entry).items():
         found = [run["score"] for run in runs]
         scores[one] = None if None in found else math.prod(found) ** (1 / len(found))
-    return Round(scores, entry["seconds"])
+    return Round(scores, entry["seconds"], entry["budget_s"])
 
 
 def runs_of(entry: Mapping[str, Any]) -> dict[Candidate, list[Mapping[str, Any]]]:

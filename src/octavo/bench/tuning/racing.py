@@ -10,11 +10,15 @@ the machine did to all of them cancels. A race has three phases:
    below the baseline: that may have been lucky.
 3. *Confirm*: the chosen one and the baseline alone. Only these rounds decide: in those before, it looks
    better than it is, since that is why it was chosen. They end with the time, not with a result that pleases.
+
+A race may be given more time when it is over. What was decided for lack of time before a round that was run
+stays decided, as that round was run without those who were out.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final, Literal
 
 from octavo.bench.metrics.spread import RatioInterval, ratio_interval
@@ -37,10 +41,12 @@ class Round:
     Attributes:
         scores: of the baseline and of all who ran; None of those that failed.
         seconds: what it took.
+        budget_s: the time that the race had when this was begun; more may be given later.
     """
 
     scores: Mapping[Candidate, float | None]
     seconds: float
+    budget_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,8 @@ class Race:
 
     Attributes:
         axes: candidates that differ from the baseline in one axis, by axis.
-        budget_s: seconds. The first round, and the fewest that can confirm, are run even if it is too short.
+        budget_s: seconds that it has now. The first round, and the fewest that can confirm, are run even if
+            it is too short.
     """
 
     baseline: Candidate
@@ -67,6 +74,7 @@ class Standing:
         chosen: who is to be confirmed.
         confirming: the rounds that decide.
         failed: who could not be measured.
+        budget_s: seconds that the race had when it came to stand there.
     """
 
     race: Race
@@ -77,6 +85,7 @@ class Standing:
     confirming: list[Round] = field(default_factory=list)
     failed: list[Candidate] = field(default_factory=list)
     spent_s: float = 0.0
+    budget_s: float = 0.0
     _in_phase: list[Round] = field(default_factory=list)
     _racing: list[Round] = field(default_factory=list)
 
@@ -85,12 +94,23 @@ def standing(race: Race, rounds: Sequence[Round]) -> Standing:
     """Where it stands: the same rounds always say the same, so that a race goes on where it was killed."""
     now = Standing(race, alive=dict(race.axes))
     _set_running(now)
-    for each in rounds:
+    budgets_s = [*(each.budget_s for each in rounds[1:]), race.budget_s]
+    for each, now.budget_s in zip(rounds, budgets_s, strict=False):
         now.spent_s += each.seconds
         now._in_phase.append(each)
         now.failed += [one for one in now.running if each.scores.get(one) is None]
         _AFTER[now.phase](now, each)
     return now
+
+
+def extended_after(race: Race, rounds: Sequence[Round]) -> list[int]:
+    """After how many rounds it was over, and went on as it was given more time."""
+    return [
+        count
+        for count, (before, after) in enumerate(pairwise(rounds), 1)
+        if after.budget_s > before.budget_s
+        and standing(replace(race, budget_s=before.budget_s), rounds[:count]).phase == "over"
+    ]
 
 
 def gain(one: Candidate, baseline: Candidate, rounds: Sequence[Round]) -> RatioInterval | None:
@@ -109,7 +129,7 @@ def _after_race(now: Standing, last: Round) -> None:
     now._racing.append(last)
     for axis, candidates in now.alive.items():
         now.alive[axis] = tuple(one for one in candidates if one not in now.failed)
-    is_late = now.spent_s >= _RACE_SHARE * now.race.budget_s
+    is_late = now.spent_s >= _RACE_SHARE * now.budget_s
     if is_late or len(now._racing) % ROUNDS_PER_CUT == 0:
         for axis, candidates in now.alive.items():
             keep = 1 if is_late else math.ceil(len(candidates) / 2)
@@ -150,7 +170,7 @@ def _choose(now: Standing, one: Candidate) -> None:
 def _after_confirm(now: Standing, last: Round) -> None:
     now.confirming.append(last)
     count = len(now.confirming)
-    is_late = count >= LEAST_CONFIRM and now.spent_s + last.seconds / 2 >= now.race.budget_s
+    is_late = count >= LEAST_CONFIRM and now.spent_s + last.seconds / 2 >= now.budget_s
     if now.chosen in now.failed or is_late or count >= MOST_CONFIRM:
         now.phase = "over"
     _set_running(now)

@@ -45,7 +45,15 @@ def run_race(
                 raise OctavoError(f"the baseline ({one}) cannot be measured: {entry['error']}")
             measured.append({"candidate": one.as_dict(), **entry})
         seconds = round(time.monotonic() - begin, 3)
-        journal.add({"number": number, "phase": now.phase, "seconds": seconds, "measured": measured})
+        journal.add(
+            {
+                "number": number,
+                "phase": now.phase,
+                "budget_s": race.budget_s,
+                "seconds": seconds,
+                "measured": measured,
+            }
+        )
     return now
 
 

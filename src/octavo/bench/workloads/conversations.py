@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.bench.workloads.contents import random_words, stream_of
-from octavo.bench.workloads.item import Message, Prompt, WorkItem
+from octavo.bench.workloads.item import Prompt, WorkItem
 from octavo.bench.workloads.lengths import Fixed, Lengths
 
 _LENGTHS, _CONTENTS, _SYSTEM = 0, 1, 2
@@ -81,5 +81,5 @@ class Conversations:
             system = random_words(stream_of(self.seed, _SYSTEM, repeat), self.system_len)
         if not self.as_chat:
             return f"{system}\n{said}\n" if system else f"\n{said}\n"
-        first = (Message("system", system),) if system else ()
-        return (*first, Message("user", said))
+        first = ({"role": "system", "content": system},) if system else ()
+        return (*first, {"role": "user", "content": said})

@@ -5,18 +5,12 @@ import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from octavo.text.messages import Message
 
 MOST_TOKENS: Final = 1 << 24  # of one prompt or one answer; more is taken for a mistake
 MOST_TOKEN_ID: Final = 2**31 - 1
-
-
-class Message(NamedTuple):
-    """One message of a chat."""
-
-    role: str
-    content: str
-
 
 # An array and no list: a trace has tens of millions of token ids.
 if TYPE_CHECKING:
@@ -78,13 +72,13 @@ class Workload(Protocol):
         ...
 
 
-def prompt_as_json(prompt: Prompt) -> str | list[int] | list[dict[str, str]]:
+def prompt_as_json(prompt: Prompt) -> str | list[int] | list[Message]:
     """A prompt as OpenAI's API wants it."""
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, array):
         return prompt.tolist()
-    return [message._asdict() for message in prompt]
+    return list(prompt)
 
 
 def prompt_len(prompt: Prompt) -> int | None:
@@ -99,7 +93,7 @@ def follow(before: Prompt, answer: str, new: Prompt) -> Prompt:
         ValueError: token ids cannot follow an answer that is known as text only.
     """
     if isinstance(before, tuple) and isinstance(new, tuple):
-        return (*before, Message("assistant", answer), *new)
+        return (*before, {"role": "assistant", "content": answer}, *new)
     if isinstance(before, str) and isinstance(new, str):
         return before + answer + new
     raise ValueError("a conversation needs texts or messages, all of one kind")
@@ -110,7 +104,14 @@ def digest(items: Sequence[WorkItem]) -> str:
     found = hashlib.sha256()
     for item in items:
         prompt = item.prompt
+        if isinstance(prompt, tuple):
+            prompt = tuple(map(_plain, prompt))
         found.update(prompt.tobytes() if isinstance(prompt, array) else json.dumps(prompt).encode())
         rest = (item.index, item.max_tokens, item.arrival_s, item.session, item.turn, item.pause_s)
         found.update(repr(rest).encode())
     return found.hexdigest()
+
+
+def _plain(message: Message) -> Any:
+    """As pairs, where there is no more: so they were hashed when messages had nothing else."""
+    return list(message.values()) if list(message) == ["role", "content"] else message

@@ -61,16 +61,27 @@ def json_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 class Fields:
-    """The fields of one line, taken with their types checked."""
+    """The fields of one line, or of an object in it, taken with their types checked.
 
-    def __init__(self, file: Path, line: int, values: Mapping[str, Any]) -> None:
+    Args:
+        where: what the object is called; "" is the line itself.
+    """
+
+    def __init__(self, file: Path, line: int, values: Mapping[str, Any], where: str = "") -> None:
         self.file = file
         self.line = line
         self._values = values
+        self._where = where
 
     def wrong(self, message: str) -> MalformedLine:
         """The error to raise."""
-        return MalformedLine(self.file, self.line, message)
+        return MalformedLine(self.file, self.line, f"{self._where}: {message}" if self._where else message)
+
+    def within(self, where: str, value: Any) -> "Fields":
+        """Those of an object in the line."""
+        if not isinstance(value, dict):
+            raise self.wrong(f"{where}={shown(value)}: must be a JSON object")
+        return Fields(self.file, self.line, value, where)
 
     def only(self, *known: str) -> None:
         """Refuse fields of other names: a mistyped one would have no effect."""
@@ -97,6 +108,22 @@ class Fields:
         if not isinstance(value, list) or any(type(v) is not int or v < 0 for v in value):
             raise self.wrong(f"{name}={shown(value)}: must be a list of integers, none negative")
         return value
+
+    def text_or_none(self, name: str) -> None:
+        """Check that it is a text if it is there, and not null."""
+        value = self._values.get(name)
+        if not (value is None or isinstance(value, str)):
+            raise self.wrong(f"{name}={shown(value)}: must be a text")
+
+    def encodable(self, name: str) -> None:
+        """Check its texts: JSON can write half a character, such as ``"\\ud800"``, which nobody can send."""
+        value = self._get(name)
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise self.wrong(
+                f"{name}={shown(value)}: holds half a character (a lone surrogate): {error.reason}"
+            ) from None
 
     def _get(self, name: str) -> Any:
         if name not in self._values:

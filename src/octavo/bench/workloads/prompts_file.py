@@ -2,7 +2,7 @@
 
 ``{"prompt": "a text"}``, ``{"prompt": [1, 2, 3]}`` or ``{"messages": [{"role": "user", "content": "..."}]}``,
 and if wanted ``"max_tokens"``, and ``"arrival_s"``, in all lines or none: seconds after any moment, since the
-first comes at 0. Other keys are refused.
+first comes at 0. Other keys are refused, in messages too.
 """
 
 from array import array
@@ -14,10 +14,12 @@ from typing import Any, Final
 import numpy as np
 
 from octavo.bench.workloads.contents import Vocabulary, random_tokens, random_words, stream_of
-from octavo.bench.workloads.item import MOST_TOKEN_ID, Message, Prompt, WorkItem
+from octavo.bench.workloads.item import MOST_TOKEN_ID, Prompt, WorkItem
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import Fields, json_objects
+from octavo.bench.workloads.messages import read_messages
 from octavo.core.errors import InvalidRequest, shown
+from octavo.text.messages import Message
 
 _BYTES_PER_WORD: Final = 5  # about, with the space: a made-up text is about as long as the one it stands for
 
@@ -122,9 +124,10 @@ def _prompt(fields: Fields, values: dict[str, Any], limits: TraceLimits) -> Prom
             "text: leave --max-prompt-tokens out, or give token ids"
         )
     if "messages" in values:
-        return tuple(_message(fields, message) for message in _not_empty(fields, values["messages"]))
+        return read_messages(fields, values["messages"])
     if isinstance(prompt, str) and prompt:
-        return _whole(fields, prompt)
+        fields.encodable("prompt")
+        return prompt
     raise fields.wrong(f"prompt={shown(prompt)}: must be a text or a list of token ids, not empty")
 
 
@@ -134,31 +137,6 @@ def _check_form(fields: Fields, prompt: Prompt, *, is_chat: bool | None) -> None
         raise fields.wrong("token ids, which the chat endpoint does not take: leave --chat out")
     if is_chat is False and isinstance(prompt, tuple):
         raise fields.wrong('messages, which only the chat endpoint takes: use --chat, or give a "prompt"')
-
-
-def _whole(fields: Fields, text: str) -> str:
-    """A text that can be encoded: JSON can write half a character, such as ``"\\ud800"``."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise fields.wrong(
-            f"{shown(text)} holds half a character (a lone surrogate): {error.reason}"
-        ) from None
-    return text
-
-
-def _not_empty(fields: Fields, value: Any) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise fields.wrong(f"messages={shown(value)}: must be a list of messages, not empty")
-    return value
-
-
-def _message(fields: Fields, value: Any) -> Message:
-    if isinstance(value, dict):
-        role, content = value.get("role"), value.get("content")
-        if isinstance(role, str) and isinstance(content, str):
-            return Message(_whole(fields, role), _whole(fields, content))
-    raise fields.wrong(f"message {shown(value)}: must have role and content, both texts")
 
 
 def _vocabulary(items: Sequence[WorkItem]) -> Vocabulary:
@@ -172,8 +150,19 @@ def _stand_in(prompt: Prompt, rng: np.random.Generator, vocabulary: Vocabulary) 
     if isinstance(prompt, array):
         return random_tokens(rng, len(prompt), vocabulary)
     if isinstance(prompt, str):
-        return random_words(rng, max(1, len(prompt.encode()) // _BYTES_PER_WORD))
-    return tuple(
-        Message(role, content and random_words(rng, max(1, len(content.encode()) // _BYTES_PER_WORD)))
-        for role, content in prompt
-    )
+        return _other_text(prompt, rng)
+    return tuple(_other_message(message, rng) for message in prompt)
+
+
+def _other_message(message: Message, rng: np.random.Generator) -> Message:
+    """With other content; what was called stays, as it comes after other texts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": _other_text(content, rng)}
+    if isinstance(content, list):
+        return {**message, "content": [{**part, "text": _other_text(part["text"], rng)} for part in content]}
+    return message
+
+
+def _other_text(text: str, rng: np.random.Generator) -> str:
+    return text and random_words(rng, max(1, len(text.encode()) // _BYTES_PER_WORD))

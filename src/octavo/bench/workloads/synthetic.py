@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from octavo.bench.workloads.contents import Vocabulary, random_tokens, random_words, stream_of
-from octavo.bench.workloads.item import MOST_TOKENS, Message, Prompt, WorkItem
+from octavo.bench.workloads.item import MOST_TOKENS, Prompt, WorkItem
 from octavo.bench.workloads.lengths import Fixed, Lengths, count_of
 from octavo.core.errors import InvalidConfig, shown
 
@@ -117,4 +117,4 @@ class Synthetic:
         phrase_words = random_words(rng, min(length, self.phrase_len or length)).split()
         own = (phrase_words * (length // len(phrase_words) + 1))[:length]
         text = " ".join([*words, *own])
-        return text if self.form == "text" else (Message("user", text),)
+        return text if self.form == "text" else ({"role": "user", "content": text},)

@@ -3,8 +3,9 @@
 import typer
 
 from octavo.cli.bench import compare, latency, parts, serve, sweep, throughput
+from octavo.cli.help import Group
 
-app = typer.Typer(help="Measure the engine, a part of it, or a server.", no_args_is_help=True)
+app = typer.Typer(help="Measure the engine, a part of it, or a server.", no_args_is_help=True, cls=Group)
 
 
 @app.callback()

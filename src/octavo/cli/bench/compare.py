@@ -15,7 +15,7 @@ from octavo.cli.bench.progress import experiment_bar
 from octavo.cli.bench.server_options import ServerKey
 from octavo.cli.bench.unused_options import OF_REQUESTS, refuse_unused, unused
 from octavo.cli.bench.workload_making import make_plan, make_workload
-from octavo.cli.bench.workload_options import ArrivalOptions, SloText, WorkloadOptions
+from octavo.cli.bench.workload_options import ArrivalOptions, Chat, SloText, WorkloadOptions
 from octavo.cli.completion import complete_model
 from octavo.cli.option_groups import grouped
 from octavo.core.errors import InvalidConfig, shown
@@ -50,6 +50,10 @@ def compare(
         list[str] | None,
         typer.Option(metavar="NAME=TEXT", help="Precision and settings of a server, for the report."),
     ] = None,
+    model_name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="What a server calls its model. Default: it is asked."),
+    ] = None,
     program: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A program to start: JSON with name, command, protocol, ..."),
@@ -64,6 +68,7 @@ def compare(
     shape: WorkloadOptions,
     when: ArrivalOptions,
     slo: SloText = None,
+    chat: Chat = False,
     key: ServerKey,
     threads: options.Threads = None,
     no_ceilings: running.NoCeilings = False,
@@ -82,10 +87,12 @@ def compare(
     from octavo.bench.metrics.slo import parse_slo
     from octavo.bench.report.head import head
 
-    how = CompareSettings(rounds=rounds, warm_up=warmup, slo=None if slo is None else parse_slo(slo))
+    how = CompareSettings(
+        rounds=rounds, warm_up=warmup, slo=None if slo is None else parse_slo(slo), is_chat=chat
+    )
     contestants = [
         *_octavo(model, through, _parse_settings(settings, threads)),
-        *_servers(server or [], label or [], key.read()),
+        *_servers(server or [], label or [], model_name or [], key.read()),
         *_programs(program or []),
     ]
     if len(contestants) < 2:
@@ -93,7 +100,7 @@ def compare(
     if scene is not None:
         tasks = [as_task(each, seed=shape.seed) for each in parse_scenes(scene)]
     else:
-        made = make_workload(shape)
+        made = make_workload(shape, is_chat=chat)
         plan = make_plan(when, seed=shape.seed, has_arrivals=made.has_arrivals)
         tasks = [Task(workload=made, plan=plan)]
     found = measure(contestants, tasks, how, threads=threads, ceilings=not no_ceilings)
@@ -131,13 +138,13 @@ def measure(
 
 def _unused(given: Mapping[str, Any]) -> dict[str, str]:
     """Parameters that have no effect beside the others, and with what they have none."""
-    found = unused(given) if given["scene"] is None else dict.fromkeys(OF_REQUESTS, "--scene")
+    found = unused(given) if given["scene"] is None else dict.fromkeys((*OF_REQUESTS, "chat"), "--scene")
     if given["model"] is None:
         found |= dict.fromkeys(("through", "settings"), "no --model")
         if given["no_ceilings"]:
             found["threads"] = "--no-ceilings and no --model"
     if not given["server"]:
-        found |= dict.fromkeys(("label", "api_key", "api_key_file"), "no --server")
+        found |= dict.fromkeys(("label", "model_name", "api_key", "api_key_file"), "no --server")
     return found
 
 
@@ -154,18 +161,30 @@ def _octavo(model: str | None, through: str, settings: dict[str, Any]) -> "list[
     return [makers[way](model, settings, precision=precision) for way in ways]
 
 
-def _servers(servers: list[str], labels: list[str], api_key: str | None) -> "list[Contestant]":
+def _servers(
+    servers: list[str], labels: list[str], model_names: list[str], api_key: str | None
+) -> "list[Contestant]":
     from octavo.bench.compare.contestant import AtUrl, Facts
     from octavo.bench.load.openai_target import ServerOptions
 
-    texts = dict(_pair("label", text) for text in labels)
+    addresses = [_pair("server", text) for text in servers]
+    names = [name for name, _ in addresses]
+    precisions, models = _by_name("label", labels, names), _by_name("model_name", model_names, names)
     found: list[Contestant] = []
-    for text in servers:
-        name, url = _pair("server", text)
-        facts = Facts(name=name, precision=texts.pop(name, ""), settings="as it was started")
-        found.append(AtUrl(facts, url, ServerOptions(api_key=api_key, asks_memory=False)))
-    if texts:
-        raise InvalidConfig(f"label: no --server is called {shown(next(iter(texts)))}")
+    for name, url in addresses:
+        model = models.get(name)
+        settings = "as it was started" + (f", model {model}" if model else "")
+        facts = Facts(name=name, precision=precisions.get(name, ""), settings=settings)
+        options = ServerOptions(model=model, api_key=api_key, asks_memory=False)
+        found.append(AtUrl(facts, url, options))
+    return found
+
+
+def _by_name(option: str, texts: list[str], servers: list[str]) -> dict[str, str]:
+    """What an option says of servers."""
+    found = dict(_pair(option, text) for text in texts)
+    if unknown := [name for name in found if name not in servers]:
+        raise InvalidConfig(f"{option}: no --server is called {shown(unknown[0])}")
     return found
 
 
