@@ -83,7 +83,7 @@ def test_with_a_real_model(smollm2_path):
                 feed.start()
                 memory = MemoryReporter(engine, feed, registry, facts=PoolFacts.of(llm), shows_tokens=True)
                 prompt = "The ships of the line lay at anchor in the bay, " * 6
-                streams = [await engine.stream(prompt + word, endless(500)) for word in ("and", "but")]
+                streams = [await engine.stream(prompt + word, endless(1300)) for word in ("and", "but")]
                 reader = FeedReader()
                 async for frame in feed.frames(0.1):
                     reader.apply(frame)
