@@ -207,6 +207,7 @@ class MemoryFeed:
         self._framed_events = self._looked_events = -1  # of the activity, before the last frame and look
         self._found: Arrangement | None = None
         self._looked_at_s = 0.0
+        self._told_s = 0.0  # the time of the last heartbeat, as a frame tells it
         self._looking = asyncio.Lock()
 
     def start(self) -> None:
@@ -255,7 +256,8 @@ class MemoryFeed:
                 yield frame
             while not self._stopped.is_set():
                 if self.state.number == number and not await self._next_change(HEARTBEAT_S):
-                    yield heartbeat(self.state.frame, time.time())
+                    self._told_s = time.time()
+                    yield heartbeat(self.state.frame, self._told_s)
                     continue
                 if self.state.number != number:
                     frame = self.state.frame_since(number)
@@ -295,7 +297,9 @@ class MemoryFeed:
             began_s = time.perf_counter()
             self.state.cost = self._look_s / self.interval_s
             self._framed_events = self._looked_events
-            self._found = self.state.update(seen, time.time() - (time.monotonic() - seen.at_s))
+            seen_s = time.time() - (time.monotonic() - seen.at_s)
+            # A heartbeat may have been sent since: to those who read, time does not run back.
+            self._found = self.state.update(seen, max(seen_s, self._told_s))
             self._build_s = _smoothed(self._build_s, time.perf_counter() - began_s)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
