@@ -22,6 +22,7 @@ DESKTOP = {"width": 1440, "height": 900}
 PHONE = {"width": 360, "height": 740}
 DONE = ".answer[aria-busy=false]"
 
+MOMENT = "document.getElementById('map').dataset.time"  # that is shown
 # The blocks in each state: as the legend says, and of each block as its cell is painted.
 COUNTS = "[...document.querySelectorAll('#legend .count')].map(node => Number(node.dataset.count))"
 PIXELS = """() => {
@@ -111,7 +112,7 @@ def wait_until(page: Page, condition: str) -> Any:
 def wait_live(page: Page) -> None:
     """Until the feed is there and drawn."""
     page.wait_for_selector("#feed[data-status=live]", state="attached")
-    wait_until(page, "document.getElementById('map').dataset.time !== undefined")
+    wait_until(page, f"{MOMENT} !== undefined")
 
 
 def shown_counts(page: Page) -> dict[str, int]:
@@ -121,7 +122,7 @@ def shown_counts(page: Page) -> dict[str, int]:
 
 def counts_at(page: Page, moment: float) -> list[int]:
     """The blocks in each state, once this moment is shown: read with it, as another may be shown soon."""
-    is_shown = f"Math.abs(document.getElementById('map').dataset.time - {moment}) < 0.001"
+    is_shown = f"Math.abs({MOMENT} - {moment}) < 0.001"
     return wait_until(page, f"{is_shown} && {COUNTS}")
 
 

@@ -31,7 +31,8 @@ async def serving(state):
     while not server.started:
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
         try:
             yield client
         finally:

@@ -2,12 +2,12 @@
 
 import json
 import threading
-import time
 
 import openai
 from browsing import (
     COUNTS,
     DONE,
+    MOMENT,
     PIXELS,
     ask,
     keep_screenshot,
@@ -141,7 +141,8 @@ def test_two_requests_that_share_blocks(browser: Browser, server: Server) -> Non
         for thread in threads:
             thread.start()
         try:
-            wait_until(page, "document.querySelector('[data-state=shared]').dataset.count > 0")
+            shared = "document.querySelector('[data-state=shared]').dataset.count > 0"
+            seen = wait_until(page, f"{shared} && Number({MOMENT})")
             wait_until(page, "document.querySelectorAll('[data-request]').length === 2")
             first, second = page.eval_on_selector_all(
                 "[data-request]", "all => all.map(b => b.dataset.request)"
@@ -155,15 +156,14 @@ def test_two_requests_that_share_blocks(browser: Browser, server: Server) -> Non
             assert serious_findings(page) == []
             page.click(f"[data-sharer='{second}']")
             page.wait_for_selector(f"#detail [data-sharer='{first}']")
-            before = time.time()
+            wait_until(page, f"{MOMENT} > {seen + 1.5}")
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
         # Now they are gone; the slider still shows them.
         wait_until(page, "document.querySelector('[data-state=shared]').dataset.count === '0'")
-        at = page.evaluate("Number(document.getElementById('map').dataset.time)") - before + 0.5
-        slide(page, f"slider.max - {at}")
+        slide(page, f"slider.max - ({MOMENT} - {seen + 0.75})")  # to within three quarters of a second
         assert shown_counts(page)["shared"] > 0
         page.click("#live")
         wait_until(page, "document.querySelector('[data-state=shared]').dataset.count === '0'")

@@ -2,6 +2,7 @@
 
 import pytest
 from browsing import (
+    MOMENT,
     PHONE,
     PIXELS,
     counts_at,
@@ -157,7 +158,7 @@ def test_a_hidden_tab_rests(browser: Browser) -> None:
         page.wait_for_timeout(1200)  # two more frames would have come
         assert page.get_attribute("#map", "data-time") == shown
         page.evaluate(hide, False)
-        wait_until(page, f"document.getElementById('map').dataset.time > {shown}")
+        wait_until(page, f"{MOMENT} > {shown}")
         assert memory.connections == 2
 
 
