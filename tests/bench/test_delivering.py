@@ -153,7 +153,7 @@ def test_a_pipe_is_written_to(tmp_path):
     reader.start()
     check_file(pipe)
     write_text(pipe, "text")
-    reader.join(10)
+    reader.join(60)
     assert read == ["text"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 

@@ -1,6 +1,7 @@
 """The engine under asyncio: streams, aborts, drains and failures, over a toy model."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -24,6 +25,33 @@ class ToyLLM:
 
 def greedy(max_tokens: int, **params) -> SamplingParams:
     return SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=max_tokens, **params)
+
+
+class Held:
+    """A hook of the model that keeps a step from its end until ``let_go``.
+
+    Args:
+        after: steps that end by themselves.
+    """
+
+    def __init__(self, after: int = 0) -> None:
+        self._left = after
+        self._is_in_step = threading.Event()
+        self._goes_on = threading.Event()
+
+    def __call__(self, inputs: Any, logits: Any) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self._is_in_step.set()
+            assert self._goes_on.wait(60), "nobody let go of this step"
+
+    async def step(self) -> None:
+        """Until that step is there."""
+        assert await asyncio.to_thread(self._is_in_step.wait, 60)
+
+    def let_go(self) -> None:
+        """Of this step and all that come."""
+        self._goes_on.set()
 
 
 def run(toy: ToyEngine, use: Any, *, slow_s: float = 0.0) -> None:
@@ -113,37 +141,46 @@ def test_fifty_clients_that_vanish(num_seen):
 
 
 def test_a_cancelled_task_ends_its_request():
+    held = Held(after=2)
+    toy = ToyEngine(hook=held)
+
     async def use(engine: AsyncEngine) -> None:
         task = asyncio.create_task(engine.generate([1, 2], greedy(200)))
-        await asyncio.sleep(0.05)
+        await held.step()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while engine.llm.engine.has_work:
-            await asyncio.sleep(0.01)
+        held.let_go()
+        await engine.drain()
 
-    run(ToyEngine(), use, slow_s=0.005)
+    run(toy, use)
+    assert len(toy.model.step_sizes) == 3
 
 
 def test_the_event_loop_never_waits_for_a_step():
+    """If it did, nobody would let go of the step."""
+    held = Held()
+
     async def use(engine: AsyncEngine) -> None:
         busy = asyncio.create_task(engine.generate([1, 2], greedy(5)))
-        await asyncio.sleep(0.05)
-        longest, last = 0.0, time.monotonic()
+        await held.step()
         others = [asyncio.create_task(engine.generate([i], greedy(2))) for i in range(5)]
-        while not busy.done():
-            await asyncio.sleep(0.001)
-            longest, last = max(longest, time.monotonic() - last), time.monotonic()
-        await asyncio.gather(*others)
-        assert longest < 0.2
+        looking = asyncio.create_task(engine.inspect(lambda inner: inner.has_work))
+        await asyncio.sleep(0)  # each has left what it wants
+        others.pop().cancel()
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in (busy, looking, *others))
+        held.let_go()
+        await asyncio.gather(busy, *others)
+        assert await looking
 
-    run(ToyEngine(), use, slow_s=0.4)
+    run(ToyEngine(hook=held), use)
 
 
 def test_drain_finishes_what_was_taken_and_takes_nothing_new():
     async def use(engine: AsyncEngine) -> None:
         tasks = [asyncio.create_task(engine.generate([i], greedy(20))) for i in range(6)]
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0)  # each has left its request
         await engine.drain()
         outputs = await asyncio.gather(*tasks)
         assert [o.outputs[0].token_ids for o in outputs] == [toy_greedy([i], 20) for i in range(6)]
@@ -154,17 +191,22 @@ def test_drain_finishes_what_was_taken_and_takes_nothing_new():
 
 
 def test_shutdown_without_drain_ends_all_streams():
+    held = Held(after=5)
+
     async def use(engine: AsyncEngine) -> None:
         tasks = [asyncio.create_task(engine.generate([i], greedy(200))) for i in range(3)]
-        await asyncio.sleep(0.05)
-        await engine.shutdown(drain=False)
+        await held.step()
+        ending = asyncio.create_task(engine.shutdown(drain=False))
+        await asyncio.sleep(0)  # the engine is told
+        held.let_go()
+        await ending
         outputs = await asyncio.gather(*tasks)
         assert {o.outputs[0].finish_reason for o in outputs} == {"abort"}
         for i, output in enumerate(outputs):
             tokens = output.outputs[0].token_ids
             assert tokens == toy_greedy([i], 200)[: len(tokens)]
 
-    run(ToyEngine(), use, slow_s=0.005)
+    run(ToyEngine(hook=held), use)
 
 
 def test_refusals_are_the_callers_alone():
@@ -218,30 +260,36 @@ def test_a_broken_step_tells_all_and_stays_down():
 
 @pytest.mark.parametrize("beams", [False, True])
 def test_who_goes_away_before_the_engine_looks_leaves_nothing(beams):
+    held = Held()
+    toy = ToyEngine(hook=held)
+
     async def use(engine: AsyncEngine) -> None:
         busy = asyncio.create_task(engine.generate([1], greedy(20)))
-        await asyncio.sleep(0.03)
+        await held.step()
         params = SamplingParams(use_beam_search=True, n=2, max_tokens=100) if beams else greedy(200)
         tasks = [asyncio.create_task(engine.generate([i], params)) for i in range(5)]
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # each has left its request
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        held.let_go()
         assert (await busy).outputs[0].token_ids == toy_greedy([1], 20)
-        await asyncio.sleep(0.05)
-        assert not engine.llm.engine.has_work
+        await engine.drain()
 
-    run(ToyEngine(), use, slow_s=0.02)
+    run(toy, use)
+    assert toy.model.step_sizes == [1] * 20  # those of the one that stayed
 
 
 def test_a_stream_that_is_lost_ends_its_request():
+    held = Held()
+    toy = ToyEngine(hook=held)
+
     async def use(engine: AsyncEngine) -> None:
         stream = await engine.stream([1], greedy(200))
+        await held.step()
         del stream
-        for _ in range(100):
-            await asyncio.sleep(0.01)
-            if not engine.llm.engine.has_work:
-                return
-        raise AssertionError("it runs on")
+        held.let_go()
+        await engine.drain()
 
-    run(ToyEngine(), use, slow_s=0.02)
+    run(toy, use)
+    assert toy.model.step_sizes == [1]

@@ -463,7 +463,7 @@ def test_a_salt_that_is_no_text_is_refused():
 
 
 def test_a_listener_that_fails_hurts_no_one():
-    def explode() -> None:
+    def explode(is_over: bool) -> None:
         raise RuntimeError("nobody listens")
 
     toy = ToyEngine()

@@ -22,6 +22,9 @@ DESKTOP = {"width": 1440, "height": 900}
 PHONE = {"width": 360, "height": 740}
 DONE = ".answer[aria-busy=false]"
 
+MOMENT = "document.getElementById('map').dataset.time"  # that is shown
+# The blocks in each state: as the legend says, and of each block as its cell is painted.
+COUNTS = "[...document.querySelectorAll('#legend .count')].map(node => Number(node.dataset.count))"
 PIXELS = """() => {
   const canvas = document.getElementById("grid");
   const swatches = [...document.querySelectorAll("#legend .swatch")];
@@ -94,23 +97,33 @@ def keep_screenshot(page: Page, name: str) -> None:
     page.screenshot(path=str(ARTIFACTS / f"{name}.png"))
 
 
-def wait_until(page: Page, condition: str) -> None:
-    """Until a JavaScript expression holds. The browser's own waiting needs ``eval``, which is forbidden."""
+def wait_until(page: Page, condition: str) -> Any:
+    """Until a JavaScript expression holds; its value then.
+
+    The browser's own waiting needs ``eval``, which is forbidden.
+    """
     end = time.monotonic() + 60
-    while not page.evaluate(condition):
-        assert time.monotonic() < end, f"never came true: {condition}"
+    while not (found := page.evaluate(condition)):
+        assert time.monotonic() < end, f"never came true: {condition[:500]}"
         page.wait_for_timeout(30)
+    return found
 
 
 def wait_live(page: Page) -> None:
     """Until the feed is there and drawn."""
     page.wait_for_selector("#feed[data-status=live]", state="attached")
-    wait_until(page, "document.getElementById('map').dataset.time !== undefined")
+    wait_until(page, f"{MOMENT} !== undefined")
 
 
 def shown_counts(page: Page) -> dict[str, int]:
     script = "nodes => nodes.map(node => [node.dataset.state, Number(node.dataset.count)])"
     return dict(page.eval_on_selector_all("#legend .count", script))
+
+
+def counts_at(page: Page, moment: float) -> list[int]:
+    """The blocks in each state, once this moment is shown: read with it, as another may be shown soon."""
+    is_shown = f"Math.abs({MOMENT} - {moment}) < 0.001"
+    return wait_until(page, f"{is_shown} && {COUNTS}")
 
 
 def serious_findings(page: Page) -> list[dict[str, Any]]:

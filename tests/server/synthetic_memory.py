@@ -18,6 +18,7 @@ from octavo.server.routes import page
 BLOCK_SIZE = 16
 FREE, HELD, SHARED, CACHED, PINNED, LOWER = range(6)
 PAST_S = 300
+SIGN_OF_LIFE_S = 4.0
 
 
 @dataclass
@@ -50,6 +51,7 @@ class SyntheticMemory:
         self.free = deque(range(1, total + 1))
         self.t = 0.0
         self.connections = 0
+        self.num_live = 0  # frames sent that were no past ones
         self.past_counts: list[tuple[float, list[int]]] = []  # of every tick
         self.next_id = 1
         self.sent = self._columns()
@@ -248,7 +250,7 @@ def _base64(values: np.ndarray, dtype: str) -> str:
 def memory_router(
     memory: SyntheticMemory, *, period_s: float, changes: int | None, frames: int, ends: bool
 ) -> APIRouter:
-    """Routes of the feed: five past minutes, ``frames`` frames ``period_s`` apart, then silence or its end.
+    """Routes of the feed: five past minutes, ``frames`` frames ``period_s`` apart, then no change or its end.
 
     ``changes`` is how many random blocks change in each frame; None moves the made-up requests on.
     """
@@ -269,9 +271,11 @@ def memory_router(
                 memory.tick(time.time())
             else:
                 memory.scramble(changes)
+            memory.num_live += 1
             yield f"data: {json.dumps(memory.frame(full=False))}\n\n"
-        if not ends:
-            await asyncio.sleep(3600)
+        while not ends:  # a page that hears nothing for long connects anew, and shows the past while it comes
+            await asyncio.sleep(SIGN_OF_LIFE_S)
+            yield f"data: {json.dumps(memory.frame(full=False))}\n\n"
 
     @router.get("/v1/memory/stream")
     async def feed() -> StreamingResponse:

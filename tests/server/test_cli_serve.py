@@ -1,6 +1,7 @@
 """``octavo serve`` as a command: what its options become, what it says, and how it ends."""
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -273,6 +274,9 @@ def test_a_configuration_file(run, served, options, tmp_path):
 # The real process
 
 
+get = functools.partial(httpx.get, timeout=60)
+
+
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
@@ -300,14 +304,14 @@ def test_start_answer_stop(number, tmp_path):
             assert process.stdout is not None
             found = json.loads(process.stdout.readline())
             assert found["needs_api_key"]
-            assert httpx.get(found["url"] + "/health").status_code == 200
-            assert httpx.get(found["url"] + "/v1/models").status_code == 401
+            assert get(found["url"] + "/health").status_code == 200
+            assert get(found["url"] + "/v1/models").status_code == 401
             headers = {"authorization": "Bearer sesame"}
-            models = httpx.get(found["url"] + "/v1/models", headers=headers).json()
+            models = get(found["url"] + "/v1/models", headers=headers).json()
             assert models["data"][0]["id"] == found["model"] == "smollm2"
             for address in ("api", "docs"):
                 assert found[address].startswith(found["url"])
-            assert httpx.get(found["docs"], headers=headers).status_code == 200
+            assert get(found["docs"], headers=headers).status_code == 200
         finally:
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
@@ -325,7 +329,7 @@ def test_lines_for_people_and_a_port_that_is_taken():
                 assert lines[-1], lines
                 lines.append(process.stderr.readline())
             url = re.search(r"http://\S+?(?=/$)", "".join(lines), re.MULTILINE)[0]
-            assert httpx.get(url + "/ready").json() == {"status": "ready"}
+            assert get(url + "/ready").json() == {"status": "ready"}
             with start("--port", url.rpartition(":")[2]) as second:
                 out, err = second.communicate(timeout=60)
             assert (second.returncode, out) == (1, "")
@@ -344,21 +348,31 @@ def test_a_line_that_cannot_be_written_ends_the_server():
     assert result.stderr.endswith("octavo: [Errno 28] No space left on device\n")
 
 
+def listening_port(process: subprocess.Popen[bytes]) -> int | None:
+    """The port that a process listens at, as Linux tells it."""
+    held = set()
+    for handle in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed just now
+            held.add(os.readlink(handle))
+    for line in Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]:
+        _, address, _, state, *_, inode = line.split()[:10]
+        if state == "0A" and f"socket:[{inode}]" in held:
+            return int(address.partition(":")[2], 16)
+    return None
+
+
 def test_nobody_has_to_read_the_start_up_lines():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "octavo", "serve", "--port", str(port), "--kv-memory", "32MiB"]
+    command = [sys.executable, "-m", "octavo", "serve", "--port", "0", "--kv-memory", "32MiB"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer) as process:
         os.close(writer)
         end = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < end:
-            with contextlib.suppress(httpx.TransportError):
-                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
-                break
+        while (port := listening_port(process)) is None:
+            assert process.poll() is None
+            assert time.monotonic() < end
             time.sleep(0.05)
+        assert get(f"http://127.0.0.1:{port}/health").status_code == 200
         process.terminate()
         assert process.wait(60) == 0
 

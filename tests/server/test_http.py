@@ -248,7 +248,7 @@ def test_one_bad_request_harms_no_other(server: Server):
             lines = response.iter_lines()
             text = json.loads(next(lines).removeprefix("data: "))["choices"][0]["text"]
             for bad in ({"prompt": [99999]}, {"prompt": "a " * 9000}, {"prompt": "a", "stop": [""]}):
-                refused(httpx.post(f"{server.url}/v1/completions", json=bad), 400)
+                refused(http.post("/v1/completions", json=bad), 400)
             for line in lines:
                 if line and line != "data: [DONE]":
                     text += json.loads(line.removeprefix("data: "))["choices"][0]["text"]

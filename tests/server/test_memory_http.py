@@ -31,7 +31,8 @@ async def serving(state):
     while not server.started:
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
         try:
             yield client
         finally:
@@ -83,7 +84,7 @@ def test_with_a_real_model(smollm2_path):
                 feed.start()
                 memory = MemoryReporter(engine, feed, registry, facts=PoolFacts.of(llm), shows_tokens=True)
                 prompt = "The ships of the line lay at anchor in the bay, " * 6
-                streams = [await engine.stream(prompt + word, endless(500)) for word in ("and", "but")]
+                streams = [await engine.stream(prompt + word, endless(1300)) for word in ("and", "but")]
                 reader = FeedReader()
                 async for frame in feed.frames(0.1):
                     reader.apply(frame)

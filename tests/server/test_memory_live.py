@@ -68,6 +68,32 @@ def test_nothing_is_looked_at_while_nothing_happens(monkeypatch):
     use_feed(toy, use)
 
 
+def test_time_never_runs_back(monkeypatch):
+    """A sign of life may be sent while a look, which began before it, is still on its way."""
+    monkeypatch.setattr("octavo.server.memory.feed.HEARTBEAT_S", 0.05)
+
+    async def use(state) -> None:
+        while not state.feed.state.number:  # its own look; another comes when something has happened
+            await asyncio.sleep(0.01)
+        inspect = state.engine.inspect
+        stream = state.feed.frames(0.1, past_s=0.0)
+        times = [json.loads(await anext(stream))["t"]]
+
+        async def overtaken(what):
+            seen = await inspect(what)
+            times.append(json.loads(await anext(stream))["t"])
+            return seen
+
+        state.engine.inspect = overtaken
+        await state.feed.look_now()
+        state.engine.inspect = inspect
+        times.append(json.loads(await anext(stream))["t"])
+        assert times == sorted(times)
+        await stream.aclose()
+
+    use_feed(ToyEngine(), use)
+
+
 def test_looks_come_less_often_when_they_are_dear():
     async def use(state) -> None:
         feed = state.feed

@@ -67,27 +67,46 @@ class _Inbox:
     is_closing: bool = False
 
 
+class _News:
+    """What a stream has been told, in its event loop.
+
+    Attributes:
+        changed: set when there is something new.
+        is_over: nothing more will come, and those who observe the engine know it.
+    """
+
+    __slots__ = ("changed", "is_over")
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.is_over = False
+
+    def tell(self, is_over: bool) -> None:
+        self.is_over |= is_over
+        self.changed.set()
+
+
 class _Waker:
     """Wakes tasks once per step and not once per stream: a loop's attention is the costly part."""
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        self._waiting: dict[asyncio.AbstractEventLoop, list[tuple[_News, bool]]] = {}
 
-    def add(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-        """In the engine's thread: set ``event`` at the next ``wake``."""
-        self._waiting.setdefault(loop, []).append(event)
+    def add(self, loop: asyncio.AbstractEventLoop, news: _News, is_over: bool) -> None:
+        """In the engine's thread: tell it at the next ``wake``."""
+        self._waiting.setdefault(loop, []).append((news, is_over))
 
     def wake(self) -> None:
         """In the engine's thread."""
         waiting, self._waiting = self._waiting, {}
-        for loop, events in waiting.items():
+        for loop, told in waiting.items():
             with contextlib.suppress(RuntimeError):  # closed; whoever ran there is gone
-                loop.call_soon_threadsafe(_set_all, events)
+                loop.call_soon_threadsafe(_tell_all, told)
 
 
-def _set_all(events: list[asyncio.Event]) -> None:
-    for event in events:
-        event.set()
+def _tell_all(told: list[tuple[_News, bool]]) -> None:
+    for news, is_over in told:
+        news.tell(is_over)
 
 
 class AsyncStream:
@@ -100,26 +119,27 @@ class AsyncStream:
     def __init__(self, engine: "AsyncEngine", generation: Generation) -> None:
         self._engine = engine
         self.generation = generation
-        self._changed = asyncio.Event()
+        self._news = _News()
         self._num_told = [0] * len(generation.choices)
         self._has_ended = [False] * len(generation.choices)
-        loop, changed, waker = asyncio.get_running_loop(), self._changed, engine._waker
+        loop, news, waker = asyncio.get_running_loop(), self._news, engine._waker
 
-        def wake() -> None:  # holds no reference to the stream: who loses it ends the request
-            waker.add(loop, changed)
+        def wake(is_over: bool) -> None:  # holds no reference to the stream: who loses it ends the request
+            waker.add(loop, news, is_over)
 
         generation.on_change = wake
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
+        news = self._news
         try:
             while True:
-                self._changed.clear()
-                finished = self.generation.finished  # asked first: everything has come then
+                news.changed.clear()
+                is_over = news.is_over  # asked first: everything has come then
                 for delta in self._new():
                     yield delta
-                if finished:
+                if is_over:
                     break
-                await self._changed.wait()
+                await news.changed.wait()
         finally:
             self.close()
         if (error := self.generation.output().error) is not None:
@@ -128,11 +148,10 @@ class AsyncStream:
     async def result(self) -> RequestOutput:
         """The whole output, when it is complete; what failed has its ``error``."""
         try:
-            while True:
-                self._changed.clear()
-                if self.generation.finished:
-                    return self.generation.output()
-                await self._changed.wait()
+            while not self._news.is_over:
+                await self._news.changed.wait()
+                self._news.changed.clear()
+            return self.generation.output()
         finally:
             self.close()
 

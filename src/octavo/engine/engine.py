@@ -163,6 +163,7 @@ class Engine:
             self._abort_dropped()
             if generation.is_dropped:  # by someone who went away before the engine looked at it
                 generation.end_unstarted(time.monotonic())
+                generation.notify(is_over=True)
                 return
             self.scheduler.add(generation.request)
             for request in generation.requests:
@@ -284,9 +285,10 @@ class Engine:
         self._announce(generation)
 
     def _announce(self, generation: Generation) -> None:
-        if generation.finished:
+        is_over = generation.finished
+        if is_over:
             self._tell(lambda observer: observer.finished(generation))
-        generation.notify()
+        generation.notify(is_over=is_over)
 
     @staticmethod
     def _blame(request: Request, error: Exception) -> None:

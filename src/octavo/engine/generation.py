@@ -13,13 +13,14 @@ class Generation:
         choices: one for each sample.
         arrival_s, first_token_s, finished_s: when that was, on the monotonic clock; None until then.
         is_dropped: whether nobody waits for it any more.
-        on_change: called by the engine's thread when there are new tokens or the end has come, or None.
+        on_change: called by the engine's thread when there are new tokens (with False) or the end has come
+            (with True), or None.
     """
 
     def __init__(self, choices: Sequence[Choice], *, prompt: str | None, arrival_s: float) -> None:
         self.choices = list(choices)
         self._choices = {choice.request: choice for choice in choices}
-        self.on_change: Callable[[], None] | None = None
+        self.on_change: Callable[[bool], None] | None = None
         self.is_dropped = False
         self._prompt = prompt
         self.arrival_s = arrival_s
@@ -71,11 +72,11 @@ class Generation:
         self.finished_s = now_s
         self._choices[request].finish()
 
-    def notify(self) -> None:
+    def notify(self, *, is_over: bool = False) -> None:
         """Tell whoever wants to know that there is something new."""
         if self.on_change is not None:
             try:
-                self.on_change()
+                self.on_change(is_over)
             except Exception:  # whoever listens is broken; no other request is to suffer
                 self.on_change = None
 

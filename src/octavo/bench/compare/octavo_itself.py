@@ -117,10 +117,10 @@ class _Driver:
         say({"id": number, "chunks": chunks, "prompt_tokens": request.prompt_len, "cached_tokens": cached})
 
 
-def _note(generation: Generation, chunks: list[list[float]]) -> Callable[[], None]:
+def _note(generation: Generation, chunks: list[list[float]]) -> Callable[[bool], None]:
     seen = 0
 
-    def on_change() -> None:
+    def on_change(is_over: bool) -> None:
         nonlocal seen
         if new := generation.num_output_tokens - seen:
             seen += new

@@ -207,6 +207,7 @@ class MemoryFeed:
         self._framed_events = self._looked_events = -1  # of the activity, before the last frame and look
         self._found: Arrangement | None = None
         self._looked_at_s = 0.0
+        self._heartbeat = (-math.inf, 0.0)  # the last one: monotonic clock, Unix seconds
         self._looking = asyncio.Lock()
 
     def start(self) -> None:
@@ -255,7 +256,8 @@ class MemoryFeed:
                 yield frame
             while not self._stopped.is_set():
                 if self.state.number == number and not await self._next_change(HEARTBEAT_S):
-                    yield heartbeat(self.state.frame, time.time())
+                    self._heartbeat = time.monotonic(), time.time()
+                    yield heartbeat(self.state.frame, self._heartbeat[1])
                     continue
                 if self.state.number != number:
                     frame = self.state.frame_since(number)
@@ -295,7 +297,11 @@ class MemoryFeed:
             began_s = time.perf_counter()
             self.state.cost = self._look_s / self.interval_s
             self._framed_events = self._looked_events
-            self._found = self.state.update(seen, time.time() - (time.monotonic() - seen.at_s))
+            unix_s = time.time() - (time.monotonic() - seen.at_s)
+            heartbeat_at_s, heartbeat_s = self._heartbeat
+            if heartbeat_at_s > seen.at_s:  # sent since: to those who read, time does not run back
+                unix_s = heartbeat_s
+            self._found = self.state.update(seen, unix_s)
             self._build_s = _smoothed(self._build_s, time.perf_counter() - began_s)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
