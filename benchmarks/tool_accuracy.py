@@ -13,8 +13,8 @@ request are compared with two things:
 
 In both the error of a TTFT holds all that lies outside the server's log: the tool's own lateness, connecting,
 the way there until the server has read the request (for a part of which it may be busy with others), the way
-back, and until the tool saw it. ``parts`` has these, and how late the server wrote: added up, they are TTFT
-less that of the schedule.
+back, and until the tool saw it. ``parts`` has these, and how late the server wrote; of each request, they add
+up to TTFT less that of the schedule.
 
 Then a stream of 2,000 tokens/s is read by this client and, if it is installed, by httpx: processor time per
 piece, and from when a piece was written until it was seen. Run it alone: what else runs on the machine delays
