@@ -3,18 +3,18 @@
     python benchmarks/tool_accuracy.py --json
 
 The server is a process of its own that streams tokens on a schedule, and logs by the machine's one clock when
-it read the end of each request and when it handed each chunk to its socket. The tool's TTFT and TPOT of each
-request are compared with two things:
+the end of each request had come to its socket (on Linux the system tells, however late the server read it)
+and when it handed each chunk to the socket. The tool's TTFT and TPOT of each request are compared with two
+things:
 
-- ``written``, what the server did: from the end of the request, as it read it, to the first chunk handed to
-  the socket; and from there to the last, per token. Exit status 1 if the median error of one is over 2 %.
+- ``written``, what the server did: from the end of the request to the first chunk handed to the socket; and
+  from there to the last, per token. Exit status 1 if the median error of one is over 2 %.
 - ``nominal``, the schedule. The server is one process, and writes what is due at the same moment one after
   the other; this counts as an error too.
 
-In both the error of a TTFT holds all that lies outside the server's log: the tool's own lateness, connecting,
-the way there until the server has read the request (for a part of which it may be busy with others), the way
-back, and until the tool saw it. ``parts`` has these, and how late the server wrote; of each request, they add
-up to TTFT less that of the schedule.
+In both the error of a TTFT holds all that lies outside the server's log, with what else the machine did
+meanwhile: the tool's own lateness, connecting, the way there, the way back, and until the tool saw it.
+``parts`` has these, and how late the server wrote; of each request, they add up to TTFT less the schedule's.
 
 Then a stream of 2,000 tokens/s is read by this client and, if it is installed, by httpx: processor time per
 piece, and from when a piece was written until it was seen. Run it alone: what else runs on the machine delays

@@ -11,11 +11,16 @@ import asyncio
 import contextlib
 import json
 import selectors
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+_SO_TIMESTAMPING: Final = 37  # Linux: moments by the system's clock come with what is read
+_OF_WHAT_IS_RECEIVED: Final = 8 | 16  # taken when it comes, by software
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,7 @@ class Asked:
     """A request as it came.
 
     Attributes:
-        arrived_s: when the last of its body was read from the socket.
+        arrived_s: when the last of its body had come, by the system where it tells, else when it was read.
         number: how many its connection had brought before.
         written_s: when each chunk, or the last part of it, was handed to the socket.
     """
@@ -90,12 +95,14 @@ class FakeServer:
     """``async with FakeServer(choose) as server``: ``choose`` gives the behaviour of each generating request.
 
     Attributes:
+        port: where it listens; 0 is a free one.
         forbidden: fields of a body that are answered with status 400.
         asked: all generating requests.
         num_running, most_running: requests in progress, now and at most.
     """
 
     choose: Callable[[Asked], Behaviour] = lambda _: Behaviour()
+    port: int = 0
     forbidden: tuple[str, ...] = ()
     models: tuple[str, ...] = ("fake",)
     memory: Callable[[], dict[str, Any] | None] = lambda: None
@@ -105,13 +112,15 @@ class FakeServer:
     most_running: int = 0
     url: str = ""
     _server: asyncio.Server | None = None
+    _listener: "_TimedSocket" = field(init=False)
     _open: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def __aenter__(self) -> "FakeServer":
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: asyncio.StreamReaderProtocol(_TimedReader(), self._serve), "127.0.0.1", 0
-        )
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._listener = _TimedSocket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", self.port))
+        self._server = await asyncio.start_server(self._serve, sock=self._listener)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -121,7 +130,7 @@ class FakeServer:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _serve(self, reader: "_TimedReader", writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
@@ -135,7 +144,7 @@ class FakeServer:
             self._open.discard(task)
             writer.close()
 
-    async def _answer(self, reader: "_TimedReader", writer: asyncio.StreamWriter, number: int) -> bool:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
         method, path, _ = first.split()
@@ -143,7 +152,8 @@ class FakeServer:
         content = await reader.readexactly(int(headers.get("content-length", 0)))
         if method == "GET":
             return self._look_up(path, writer)
-        asked = Asked(path, headers, json.loads(content), reader.came_s, number)
+        arrived_s = self._listener.accepted[writer.get_extra_info("peername")].arrived_s
+        asked = Asked(path, headers, json.loads(content), arrived_s, number)
         if wrong := [name for name in self.forbidden if name in asked.body]:
             _send(writer, 400, {"error": {"message": f"unknown field {wrong[0]}", "code": "extra"}})
             return True
@@ -228,14 +238,34 @@ class FakeServer:
         return not (how.close or how.hang_up)
 
 
-class _TimedReader(asyncio.StreamReader):
-    """Knows when the last of what it holds was read from the socket. Whoever waits for it learns it later."""
+class _TimedSocket(socket.socket):
+    """Knows when what was read last had come. Linux tells, so that it does not depend on when it was read.
 
-    came_s = 0.0
+    Attributes:
+        accepted: by the other side's address.
+    """
 
-    def feed_data(self, data: bytes) -> None:
-        self.came_s = time.perf_counter()
-        super().feed_data(data)
+    def __init__(self, fileno: int | None = None) -> None:
+        super().__init__(fileno=fileno)
+        self.arrived_s = 0.0
+        self.accepted: dict[tuple[str, int], _TimedSocket] = {}
+        if sys.platform == "linux":
+            self.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _OF_WHAT_IS_RECEIVED)
+
+    def accept(self) -> "tuple[_TimedSocket, tuple[str, int]]":
+        plain, address = super().accept()
+        self.accepted[address] = _TimedSocket(plain.detach())
+        return self.accepted[address], address
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        data, told, *_ = self.recvmsg(size, 64, flags)
+        age_s = 0.0
+        for level, kind, value in told:
+            if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPING):
+                seconds, nanoseconds = struct.unpack_from("@ll", value)
+                age_s = (time.time_ns() - seconds * 10**9 - nanoseconds) / 1e9
+        self.arrived_s = time.perf_counter() - age_s
+        return data
 
 
 class _Stream:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from array import array
 from pathlib import Path
@@ -73,6 +74,23 @@ def test_the_log_is_handed_out(fake):
     assert logged == {"prompt": [5, 6], "arrived_s": asked.arrived_s, "written_s": asked.written_s}
     assert len(asked.written_s) == 3
     assert asked.arrived_s > half_s  # the body's end counts, not the head
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_a_request_has_come_before_a_busy_server_reads_it():
+    async def run():
+        async with FakeServer() as fake:
+            reader, writer = await asyncio.open_connection(*fake.url.removeprefix("http://").split(":"))
+            content = b'{"max_tokens": 1}'
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 17\r\n\r\n" + content)
+            busy_s = time.perf_counter()
+            time.sleep(0.02)  # the loop, which is the server's too, does nothing else
+            await reader.readuntil(b"0\r\n\r\n")
+            writer.close()
+            return busy_s, fake.asked[0].arrived_s
+
+    busy_s, arrived_s = asyncio.run(run())
+    assert arrived_s < busy_s + 0.02
 
 
 def answered(index, *, due_s, sent_s, seen_s):
