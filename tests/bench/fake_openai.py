@@ -3,17 +3,24 @@
     python tests/bench/fake_openai.py '{"first_s": 0.1, "gap_s": 0.01}'
 
 prints its URL and serves until it is ended. Every request gets the same behaviour; in tests a function
-chooses.
+chooses. ``GET /log`` says when requests came and chunks went, by ``time.perf_counter``, which on Linux is one
+clock for all processes of a machine.
 """
 
 import asyncio
 import contextlib
 import json
+import selectors
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+_SO_TIMESTAMPING: Final = 37  # Linux: moments by the system's clock come with what is read
+_OF_WHAT_IS_RECEIVED: Final = 8 | 16  # taken when it comes, by software
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +77,17 @@ class Asked:
     """A request as it came.
 
     Attributes:
+        arrived_s: when the last of its body had come, by the system where it tells, else when it was read.
         number: how many its connection had brought before.
+        written_s: when each chunk, or the last part of it, was handed to the socket.
     """
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
-    at_s: float
+    arrived_s: float
     number: int = 0
+    written_s: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -85,12 +95,14 @@ class FakeServer:
     """``async with FakeServer(choose) as server``: ``choose`` gives the behaviour of each generating request.
 
     Attributes:
+        port: where it listens; 0 is a free one.
         forbidden: fields of a body that are answered with status 400.
         asked: all generating requests.
         num_running, most_running: requests in progress, now and at most.
     """
 
     choose: Callable[[Asked], Behaviour] = lambda _: Behaviour()
+    port: int = 0
     forbidden: tuple[str, ...] = ()
     models: tuple[str, ...] = ("fake",)
     memory: Callable[[], dict[str, Any] | None] = lambda: None
@@ -100,11 +112,15 @@ class FakeServer:
     most_running: int = 0
     url: str = ""
     _server: asyncio.Server | None = None
+    _listener: "_TimedSocket" = field(init=False)
     _open: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def __aenter__(self) -> "FakeServer":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._listener = _TimedSocket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", self.port))
+        self._server = await asyncio.start_server(self._serve, sock=self._listener)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -130,14 +146,14 @@ class FakeServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        now = time.perf_counter()
         first, *lines = head.strip().split("\r\n")
         method, path, _ = first.split()
         headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines)}
         content = await reader.readexactly(int(headers.get("content-length", 0)))
         if method == "GET":
             return self._look_up(path, writer)
-        asked = Asked(path, headers, json.loads(content), now, number)
+        arrived_s = self._listener.accepted[writer.get_extra_info("peername")].arrived_s
+        asked = Asked(path, headers, json.loads(content), arrived_s, number)
         if wrong := [name for name in self.forbidden if name in asked.body]:
             _send(writer, 400, {"error": {"message": f"unknown field {wrong[0]}", "code": "extra"}})
             return True
@@ -157,6 +173,13 @@ class FakeServer:
             found = {"version": "7.7"}
         elif path == "/v1/memory":
             found = self.memory()
+        elif path == "/log":
+            found = {
+                "asked": [
+                    {"prompt": a.body.get("prompt"), "arrived_s": a.arrived_s, "written_s": a.written_s}
+                    for a in self.asked
+                ]
+            }
         _send(writer, 404 if found is None else 200, found or {"error": "not found"})
         return True
 
@@ -171,32 +194,28 @@ class FakeServer:
         if how.as_json:
             _send(writer, 200, {"choices": [{"text": "all at once", "finish_reason": "stop"}]})
             return True
-        chunked = "" if how.close else "Transfer-Encoding: chunked\r\n"
-        encoding = f"Content-Encoding: {how.encoding}\r\n" if how.encoding else ""
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: {how.content_type}\r\n{encoding}{chunked}\r\n"
-        writer.write(head.encode())
-        stream = _Stream(writer, how, is_chat=asked.path.endswith("chat/completions"))
-        await stream.begin()
+        stream = _Stream(writer, how, asked)
         for event in how.events:
-            await stream.event(event)
+            stream.add_event(event)
+        await stream.send()
         wanted = asked.body.get("max_tokens", 16) if how.num_tokens is None else how.num_tokens
         with_text = wanted - 1 if how.empty_last else wanted
         sizes = [how.tokens_per_chunk] * (with_text // how.tokens_per_chunk)
         sizes += [with_text % how.tokens_per_chunk] if with_text % how.tokens_per_chunk else []
-        moment = asked.at_s + how.first_s
+        moment = asked.arrived_s + how.first_s
         for number, size in enumerate(sizes):
             await until(moment)
             moment += how.gap_s
             if number == how.break_after:
                 writer.transport.abort()
                 return False
-            if number == how.error_after:
-                await stream.event({"error": {"message": "the model caught fire", "code": 500}})
-                await stream.end()
-                return True
-            if number == how.garbage_after:
-                await stream.raw("data: {oops\n\n")
-                await stream.end()
+            if number in (how.error_after, how.garbage_after):
+                if number == how.error_after:
+                    stream.add_event({"error": {"message": "the model caught fire", "code": 500}})
+                else:
+                    stream.add("data: {oops\n\n")
+                stream.add_end()
+                await stream.send()
                 return True
             last = number == len(sizes) - 1 and not how.empty_last and not how.no_finish
             await stream.chunk(" tok" * size, "length" if last else None)
@@ -207,46 +226,93 @@ class FakeServer:
             prompt = asked.body.get("prompt", "")
             count = len(prompt) if isinstance(prompt, list) else len(str(prompt).split())
             usage = {"prompt_tokens": count, "completion_tokens": wanted}
-            await stream.event(
+            stream.add_event(
                 {"choices": [], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 3}}}
             )
-        await stream.raw("data: [DONE]\n\n")
-        await asyncio.sleep(how.linger_s)
-        await stream.end()
+        stream.add("data: [DONE]\n\n")
+        if how.linger_s:
+            await stream.send()
+            await asyncio.sleep(how.linger_s)
+        stream.add_end()
+        await stream.send()
         return not (how.close or how.hang_up)
 
 
+class _TimedSocket(socket.socket):
+    """Knows when what was read last had come. Linux tells, so that it does not depend on when it was read.
+
+    Attributes:
+        accepted: by the other side's address.
+    """
+
+    def __init__(self, fileno: int | None = None) -> None:
+        super().__init__(fileno=fileno)
+        self.arrived_s = 0.0
+        self.accepted: dict[tuple[str, int], _TimedSocket] = {}
+        if sys.platform == "linux":
+            self.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _OF_WHAT_IS_RECEIVED)
+
+    def accept(self) -> "tuple[_TimedSocket, tuple[str, int]]":
+        plain, address = super().accept()
+        self.accepted[address] = _TimedSocket(plain.detach())
+        return self.accepted[address], address
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        data, told, *_ = self.recvmsg(size, 64, flags)
+        age_s = 0.0
+        for level, kind, value in told:
+            if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPING):
+                seconds, nanoseconds = struct.unpack_from("@ll", value)
+                age_s = (time.time_ns() - seconds * 10**9 - nanoseconds) / 1e9
+        self.arrived_s = time.perf_counter() - age_s
+        return data
+
+
 class _Stream:
-    def __init__(self, writer: asyncio.StreamWriter, how: Behaviour, *, is_chat: bool) -> None:
+    """The answer to one request. What is added goes out in one write: each takes time from other streams."""
+
+    def __init__(self, writer: asyncio.StreamWriter, how: Behaviour, asked: Asked) -> None:
         self._writer = writer
         self._how = how
-        self._is_chat = is_chat
-
-    async def begin(self) -> None:
+        self._is_chat = asked.path.endswith("chat/completions")
+        self._written_s = asked.written_s
+        chunked = "" if how.close else "Transfer-Encoding: chunked\r\n"
+        encoding = f"Content-Encoding: {how.encoding}\r\n" if how.encoding else ""
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {how.content_type}\r\n{encoding}{chunked}\r\n"
+        self._parts = [head.encode()]
         if self._is_chat:
-            await self.event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+            self.add_event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
 
     async def chunk(self, text: str, reason: str | None) -> None:
         said: dict[str, Any] = {"delta": {"content": text}} if self._is_chat else {"text": text}
-        await self.event({"choices": [{"index": 0, **said, "finish_reason": reason}]})
+        self.add_event({"choices": [{"index": 0, **said, "finish_reason": reason}]})
+        self._written_s.append(await self.send())
 
-    async def event(self, value: object) -> None:
-        await self.raw(f"data: {json.dumps(value)}\n\n")
+    def add_event(self, value: object) -> None:
+        self.add(f"data: {json.dumps(value)}\n\n")
 
-    async def raw(self, text: str) -> None:
+    def add(self, text: str) -> None:
         data = text.replace("\n", self._how.line_end).encode()
         size = self._how.dribble or len(data)
         for begin in range(0, len(data), size):
             part = data[begin : begin + size]
-            self._writer.write(part if self._how.close else b"%x\r\n%s\r\n" % (len(part), part))
+            self._parts.append(part if self._how.close else b"%x\r\n%s\r\n" % (len(part), part))
+
+    def add_end(self) -> None:
+        if not self._how.close:
+            self._parts.append(b"0\r\n\r\n")
+
+    async def send(self) -> float:
+        """Gives the moment just before the last write."""
+        now = 0.0
+        for part in self._parts if self._how.dribble else [b"".join(self._parts)]:
+            now = time.perf_counter()
+            self._writer.write(part)
             await self._writer.drain()
             if self._how.dribble:
                 await asyncio.sleep(0)
-
-    async def end(self) -> None:
-        if not self._how.close:
-            self._writer.write(b"0\r\n\r\n")
-        await self._writer.drain()
+        self._parts.clear()
+        return now
 
 
 def _send(writer: asyncio.StreamWriter, status: int, body: object) -> None:
@@ -256,9 +322,18 @@ def _send(writer: asyncio.StreamWriter, status: int, body: object) -> None:
 
 
 async def until(moment_s: float) -> None:
-    """Wait, to a few microseconds: the last part of it by asking the clock."""
+    """Wait, to a few microseconds if the loop has fine timers: the last part of it by asking the clock.
+
+    That part is short: who keeps the processor busy is not given it at once when others want it too. Linux
+    may end a wait a thousandth of its length too late, so a long one is ended early, and the rest waited for.
+    """
     while (left_s := moment_s - time.perf_counter()) > 0:
-        await asyncio.sleep(max(0.0, left_s - 0.0015))
+        await asyncio.sleep(max(0.0, 0.995 * left_s - 0.0002))
+
+
+def _fine_loop() -> asyncio.AbstractEventLoop:
+    """One that wakes up within a tenth of a millisecond; others wait for whole ones, as epoll does."""
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
 async def _main() -> None:
@@ -269,4 +344,5 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    with asyncio.Runner(loop_factory=_fine_loop) as runner:
+        runner.run(_main())

@@ -28,8 +28,8 @@ sys.path.insert(0, {str(HERE)!r})
 from fake_openai import FakeServer
 
 async def main():
-    await asyncio.start_server(FakeServer()._serve, "127.0.0.1", int(sys.argv[1]))
-    await asyncio.Event().wait()
+    async with FakeServer(port=int(sys.argv[1])):
+        await asyncio.Event().wait()
 
 asyncio.run(main())
 """

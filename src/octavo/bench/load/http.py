@@ -3,9 +3,9 @@
 The time is taken as soon as the event loop hands over what arrived, before it is parsed. Parsing is left to
 httptools, and what pieces say is read after the run. A client with more comfort takes several times the
 processor time for each piece of a stream, on the cores that a server on the same machine computes with. On
-two cores of a Zen 5 machine, twenty streams of together 2,000 pieces a second took 23 us per piece here and
-87 us with httpx, which is 5 % and 17 % of a core, and pieces were seen 0.1 ms and 1.0 ms from when they were
-due (medians of three runs in turns, by ``benchmarks/tool_accuracy.py``).
+two Zen 4 cores, twenty streams of together 2,000 pieces a second took 20 to 26 us per piece here and 87 to
+100 us with httpx, which is 4 to 5 % and 17 to 20 % of a core, and half of the pieces were seen within 0.02 to
+0.3 ms and 1.3 to 1.5 ms of being written (three runs of ``benchmarks/tool_accuracy.py``).
 """
 
 import asyncio
