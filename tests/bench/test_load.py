@@ -10,7 +10,9 @@ from fake_openai import Behaviour, FakeServer
 
 from octavo.bench.load import exchange as outcomes
 from octavo.bench.load import generator, http
+from octavo.bench.load.answers import StreamedAnswer
 from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.load.exchange import Exchange
 from octavo.bench.load.generator import EARLIER_TURN, run_load
 from octavo.bench.load.http import Address
 from octavo.bench.load.memory_use import MemoryWatch, watch_memory
@@ -189,10 +191,35 @@ def test_a_new_connection_that_is_lost_is_a_failure():
     assert summarize(result, None)["counts"]["resent"] == 1
 
 
-def test_what_the_server_adds_to_an_answer_takes_no_time_of_it():
-    result, _ = load(some(1), choose=lambda a: Behaviour(linger_s=0.1 if a.body["max_tokens"] > 1 else 0.0))
-    (record,) = result.records
-    assert result.end_s == record.exchange.last_s <= record.exchange.closed_s - 0.09
+@pytest.mark.parametrize("dribble", [None, 1], ids=["whole", "bytes"])
+def test_the_next_request_waits_for_the_answer_and_not_for_the_end_of_its_message(monkeypatch, dribble):
+    """The server never ends a message; each but the first of its connections can be used for one answer."""
+    monkeypatch.setattr(http, "_LINGER_S", 600.0)
+    users = ArrivalPlan(kind="closed", concurrency=1)
+    result, fake = load(some(3), users, lambda _: Behaviour(linger_s=600.0, dribble=dribble))
+    assert [r.exchange.failure for r in result.records] == [None] * 3
+    assert [a.number for a in fake.asked] == [4 - 1, 0, 0]  # behind three questions of open()
+    assert result.end_s == result.records[-1].exchange.last_s <= result.records[-1].exchange.closed_s
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_connection_is_used_again_when_its_message_has_ended(monkeypatch, ends):
+    monkeypatch.setattr(http, "_SOON_S", 0.0)
+    monkeypatch.setattr(http, "_LINGER_S", 600.0 if ends else 0.01)
+
+    async def run():
+        async with FakeServer(lambda _: Behaviour(linger_s=0.01 if ends else 600.0)) as fake:
+            client = http.HttpClient(Address.parse(fake.url), {})
+            for _ in range(2):
+                answer = StreamedAnswer(Exchange(), is_chat=False)
+                on_response = lambda _, feed=answer.feed: feed  # noqa: E731
+                await client.request("POST", "/v1/completions", b'{"max_tokens": 2}', on_response=on_response)
+                while client._lingering:
+                    await asyncio.sleep(0.001)
+            await client.close()
+            return [asked.number for asked in fake.asked]
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == ([0, 1] if ends else [0, 0])
 
 
 def test_the_type_of_an_answer_in_any_case():
@@ -234,7 +261,8 @@ def test_a_server_that_goes_away():
     asyncio.run(run())
 
 
-def test_a_closed_loop_keeps_to_its_users():
+def test_a_closed_loop_keeps_to_its_users(monkeypatch):
+    monkeypatch.setattr(http, "_SOON_S", 10.0)  # however slowly this machine ends a message
     result, fake = load(some(12), ArrivalPlan(kind="closed", concurrency=3), lambda _: Behaviour(gap_s=0.002))
     assert result.is_complete
     assert fake.most_running == 3

@@ -19,7 +19,7 @@ from octavo.bench.load.exchange import (
     UNSUITED,
     Exchange,
 )
-from octavo.bench.load.http import Address, Disconnected, HttpClient, Response
+from octavo.bench.load.http import Address, Disconnected, HttpClient, OnBody, Response
 from octavo.bench.load.rss import peak_rss_bytes
 from octavo.bench.load.target import MemoryFacts
 from octavo.bench.workloads.item import Prompt, prompt_as_json
@@ -166,8 +166,10 @@ class OpenAITarget:
         error = bytearray()
         exchange.reader = answer.read
 
-        def on_response(response: Response) -> Callable[[bytes, float], None]:
-            return answer.feed if _is_stream(response) else lambda body, _: _keep(error, body)
+        def on_response(response: Response) -> OnBody:
+            return (
+                answer.feed if _is_stream(response) else lambda body, _: _keep(error, body, _MOST_ERROR_BYTES)
+            )
 
         try:
             async with asyncio.timeout(self.options.timeout_s):
@@ -237,7 +239,7 @@ class OpenAITarget:
         try:
             async with asyncio.timeout(min(30.0, self.options.timeout_s)):
                 response = await self._client.request(
-                    "GET", path, on_response=lambda _: lambda part, _now: body.extend(part)
+                    "GET", path, on_response=lambda _: lambda part, _now: _keep(body, part)
                 )
         except TimeoutError:
             raise OctavoError(f"{self.address} does not answer") from None
@@ -275,9 +277,11 @@ def _why_lost(problem: OSError, timeout_s: float) -> tuple[str, str]:
     return CONNECT, str(problem)
 
 
-def _keep(error: bytearray, body: bytes) -> None:
-    if len(error) < _MOST_ERROR_BYTES:
-        error.extend(body)
+def _keep(kept: bytearray, body: bytes, most: int | None = None) -> bool:
+    """An ``OnBody``, but for the time: such a body is complete when its message is."""
+    if most is None or len(kept) < most:
+        kept.extend(body)
+    return False
 
 
 def _message(body: bytes) -> str:
