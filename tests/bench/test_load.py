@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from array import array
 
 import fake_openai
@@ -285,6 +286,21 @@ def test_an_open_loop_waits_for_nobody():
     assert fake.most_running == gate
     due = [record.due_s - result.start_s for record in result.records]
     assert due == pytest.approx([i / 100 for i in range(gate)])
+
+
+def test_a_loop_that_is_held_up_is_noticed():
+    held = []
+
+    def hold(_):
+        begin_s = time.perf_counter()
+        time.sleep(0.03)
+        held.append((begin_s, time.perf_counter()))
+        return Behaviour()
+
+    result, _ = load(some(1), choose=hold)  # the server shares the loop
+    _, end_s = held[-1]
+    assert any(a < end_s - 0.02 and end_s <= b for a, b in result.stalls)
+    assert all(b - a > 0.002 for a, b in result.stalls)
 
 
 def test_turns_follow_answers():

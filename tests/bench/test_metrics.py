@@ -8,6 +8,7 @@ import pytest
 from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT, Exchange
 from octavo.bench.load.generator import LoadResult, Record
 from octavo.bench.metrics.pooled import quantiles, timeline
+from octavo.bench.metrics.reading import is_tpot_late, num_late_gaps, too_many_late
 from octavo.bench.metrics.slo import Slo, parse_slo
 from octavo.bench.metrics.spread import interval, percentile, spread, t_quantile
 from octavo.bench.metrics.summary import combine, request_as_dict, summarize
@@ -205,6 +206,8 @@ def test_summary_of_a_run():
         "without_usage": 0,
         "chunks_differ": 0,
         "tpot_unknown": 0,
+        "tpot_read_late": 0,
+        "gaps_read_late": 0,
         "resent": 0,
         "shorter_than_asked": 1,
     }
@@ -382,6 +385,40 @@ def test_warnings():
     repeat = summarize(result(), None)
     assert "One repeat only" in " ".join(warnings_of([repeat], {}, interrupted=False))
     assert "Interrupted: 1 complete" in " ".join(warnings_of([repeat], {}, interrupted=True))
+
+
+def test_what_was_read_late_is_no_time_of_the_server():
+    one = record(0.0, [1.0, 1.1, 1.2, 1.3, 1.4]).exchange  # 0.4 s of tokens, 0.1 s a gap
+    for stall, late, gaps in (
+        ((1.05, 1.095), False, 0),  # nothing came
+        ((0.97, 1.0), False, 0),  # not a tenth of 0.4 s
+        ((0.95, 1.0), True, 0),
+        ((1.395, 1.44), True, 0),
+        ((1.15, 1.2001), False, 1),  # half a gap and more
+        ((0.0, 1.2), True, 2),
+        ((0.0, 9.0), True, 4),
+    ):
+        assert (is_tpot_late(one, [stall]), num_late_gaps(one, [stall])) == (late, gaps), stall
+    assert num_late_gaps(one, [(0.0, 0.9), (1.08, 1.18), (1.25, 1.31), (2.0, 3.0)]) == 2
+    together = record(0.0, [1.0] * 5).exchange
+    assert is_tpot_late(together, [(0.9, 1.1)])
+    assert not is_tpot_late(together, [])  # the server's doing
+    assert not is_tpot_late(record(0.0, [1.0]).exchange, [(0.9, 1.1)])
+
+
+def test_late_reading_is_told_and_no_headline():
+    records = [record(0.0, [1.0, 1.0001, 1.0002], index=i) for i in range(9)]
+    records.append(record(0.0, [5.0, 5.1, 5.2], index=9))
+    for stalls, told in (
+        ([(0.8, 1.1)], "the first or last chunk of 18 of 20 answers and 36 of 40 later chunks"),
+        ([(5.19, 5.3)], None),  # one answer and one gap
+    ):
+        repeat = {**summarize(LoadResult(records, 0.0, 6.0, 0, stalls), None), "memory": None}
+        found = warnings_of([repeat] * 2, {}, interrupted=False)
+        assert bool(too_many_late([repeat], "tpot_s")) == bool(told)
+        assert [told in text and "TPOT and ITL are its own" in text for text in found] == (
+            [True] if told else []
+        )
 
 
 def test_repeats_of_the_same_prompts_are_told():

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from octavo.bench.load.exchange import TIMEOUT
 from octavo.bench.load.generator import LoadResult, Record
+from octavo.bench.metrics.reading import is_tpot_late, num_late_gaps
 from octavo.bench.metrics.slo import Slo
 from octavo.bench.metrics.spread import greatest, interval, spread
 from octavo.bench.metrics.timings import Timings, timings_of
@@ -80,6 +81,8 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
             "without_usage": sum(r.exchange.output_tokens is None for r in good),
             "chunks_differ": sum(t.misses_tokens for t in timings),
             "tpot_unknown": sum(t.hides_tpot for t in timings),
+            "tpot_read_late": sum(is_tpot_late(r.exchange, result.stalls) for r in good),
+            "gaps_read_late": sum(num_late_gaps(r.exchange, result.stalls) for r in good),
             "resent": sum(r.exchange.was_resent for r in result.records),
             "shorter_than_asked": sum(
                 r.exchange.output_tokens is not None and t.num_tokens < r.item.max_tokens

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from octavo.bench.load.exchange import TIMEOUT
+from octavo.bench.metrics.reading import too_many_late
 from octavo.bench.metrics.timings import SEVERAL
 from octavo.core.display import counted
 
@@ -29,6 +30,7 @@ def warnings_of(
         )
     found += _failures(repeats)
     found += _timeouts(repeats)
+    found += _reading(repeats)
     found += _lateness(repeats)
     found += _counts(repeats, target)
     if len(repeats) == 1 and not interrupted:
@@ -84,6 +86,21 @@ def _timeouts(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"The percentiles leave out the slowest, {counted(count, 'request')} that timed out, and are too "
         f"good. With them the p99 of TTFT is at least {ttft:.3g} s, that of E2E at least {e2e:.3g} s."
+    ]
+
+
+def _reading(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    late = {name: num_late for name in ("tpot_s", "itl_s") if (num_late := too_many_late(repeats, name))}
+    if not late:
+        return []
+    what = {"tpot_s": "the first or last chunk of {} of {} answers", "itl_s": "{} of {} later chunks"}
+    told = " and ".join(what[name].format(*counts) for name, counts in late.items())
+    names = " and ".join(name[:-2].upper() for name in late) + (" is" if len(late) == 1 else " are")
+    return [
+        f"The load generator read late: {told} waited for it, perhaps with others. {names} its own and not "
+        "the server's"
+        + (", and so is what an objective says of TPOT" if "tpot_s" in late else "")
+        + ": the machine is too busy, or the rate too high for one generator."
     ]
 
 

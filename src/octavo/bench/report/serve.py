@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from octavo.bench.metrics.reading import too_many_late
 from octavo.bench.metrics.summary import LATENCIES
 from octavo.bench.report.facts import ceilings_fact, machine_fact, model_fact, workload_fact
 from octavo.bench.report.numbers import figures, interval_note, percent, seconds
@@ -30,7 +31,8 @@ def document(report: Mapping[str, Any]) -> Document:
         headline = f"{model} gives {figures(rate['mean'])} output tokens/s"
         if ttft := summary.get("ttft_s.p50"):
             headline += f", the first after {seconds(ttft['mean'])}"
-        if tpot := summary.get("tpot_s.p50"):
+        tpot = summary.get("tpot_s.p50")
+        if tpot and not too_many_late(report["repeats"], "tpot_s"):
             headline += f", then one each {seconds(tpot['mean'])}"
         headline += f" ({_how(report)})"
     facts = [("Model", model_fact(report)), ("Machine", machine_fact(report))]
@@ -168,7 +170,8 @@ def _tiles(report: Mapping[str, Any]) -> list[Tile]:
     if rate := summary.get("output_tokens_per_s"):
         tiles.append(Tile("Output tokens per second", figures(rate["mean"]), interval_note(rate)))
     for name, label in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token")):
-        if found := summary.get(f"{name}.p50"):
+        found = summary.get(f"{name}.p50")
+        if found and not (name == "tpot_s" and too_many_late(report["repeats"], name)):
             tail = summary[f"{name}.p99"]
             note = f"median; p99 {seconds(tail['mean'])}, most {seconds(summary[f'{name}.max']['mean'])}"
             tiles.append(Tile(label, seconds(found["mean"]), note))
