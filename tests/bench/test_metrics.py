@@ -210,6 +210,7 @@ def test_summary_of_a_run():
         "gaps_read_late": 0,
         "resent": 0,
         "shorter_than_asked": 1,
+        "longer_than_asked": 0,
     }
     # Three gaps of 1.0, 0.5, 0.1 and 0.1 seconds between the five that were due.
     assert found["requests_due_per_s"] == pytest.approx(4 / 1.7)
@@ -236,6 +237,16 @@ def test_chunks_that_may_carry_several_tokens_are_not_called_short():
     told = warn(one)
     assert "2 of 2 answers came without usage, so each chunk counts as one token" in told
     assert "shorter than asked" not in told
+
+
+def test_answers_that_are_longer_than_asked():
+    long = record(0.0, [0.5, 0.6, 0.7], max_tokens=2)
+    found = summarize(LoadResult([long, record(0.0, [0.5])], 0.0, 1.0, 0), None)
+    assert (found["counts"]["longer_than_asked"], found["counts"]["shorter_than_asked"]) == (1, 0)
+    assert "2 of 2 answers were longer than asked for: the server does not keep to max_tokens" in warn(long)
+    # Chunks without a count are no more than the tokens in them; one too many is one too many.
+    unknown = record(0.0, [0.5, 0.6, 0.7], max_tokens=2, output_tokens=None)
+    assert summarize(LoadResult([unknown], 0.0, 1.0, 0), None)["counts"]["longer_than_asked"] == 1
 
 
 def test_counts_that_one_answer_does_not_tell():

@@ -15,6 +15,7 @@ from fake_openai import Behaviour
 
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.report.numbers import figures
+from octavo.bench.report.serve import document
 from octavo.bench.workloads.item import WorkItem
 
 MACHINE = {"cpu", "cores", "threads", "isa", "l2_bytes", "l3_bytes", "octavo", "python", "system"}
@@ -298,6 +299,18 @@ def test_the_headline_says_what_came(run, fake):
     _, out, _ = run("bench", "serve", server.url, "-n", 8, "--rate", 50, "--arrivals", "bursty",
                     "--burstiness", 0, *few)  # fmt: skip
     assert "(50 requests/s, 0 times as bursty as Poisson)" in out
+
+
+def test_what_was_read_late_is_no_headline(run, fake):
+    server = fake(lambda _: Behaviour(gap_s=0.005))
+    _, out, _ = run("bench", "serve", server.url, *FEW, "--json")
+    report = json.loads(out)
+    for late, has in ((12, False), (0, True)):
+        report["repeats"][0]["counts"] |= {"tpot_read_late": late}
+        report["repeats"][1]["counts"] |= {"tpot_read_late": 0}
+        made = document(report)
+        assert ("then one each" in made.headline) == has
+        assert ("Time per output token" in [tile.label for tile in made.tiles]) == has
 
 
 def test_options_of_a_file(run, fake, tmp_path):

@@ -88,6 +88,9 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
                 r.exchange.output_tokens is not None and t.num_tokens < r.item.max_tokens
                 for r, t in zip(good, timings, strict=True)
             ),
+            "longer_than_asked": sum(
+                t.num_tokens > r.item.max_tokens for r, t in zip(good, timings, strict=True)
+            ),
         },
     }
 

@@ -121,8 +121,7 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
     ok = sum(repeat["requests"]["ok"] for repeat in repeats)
     counts: Counter[str] = Counter()
     for repeat in repeats:
-        for name in ("without_usage", "chunks_differ", "tpot_unknown", "resent", "shorter_than_asked"):
-            counts[name] += repeat["counts"][name]
+        counts.update({name: count for name, count in repeat["counts"].items() if name != "tokens_per_chunk"})
     rates = [r["counts"]["tokens_per_chunk"] for r in repeats if r["counts"]["tokens_per_chunk"]]
     if counts["without_usage"]:
         found.append(
@@ -153,4 +152,9 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
     if counts["shorter_than_asked"]:
         why = "" if target.get("ignore_eos") else ", as the model's end token was not ignored"
         found.append(f"{counts['shorter_than_asked']} of {ok} answers were shorter than asked for{why}.")
+    if counts["longer_than_asked"]:
+        found.append(
+            f"{counts['longer_than_asked']} of {ok} answers were longer than asked for: the server does not "
+            "keep to max_tokens, so it did other work than one that does."
+        )
     return found
