@@ -22,6 +22,8 @@ from octavo.core.errors import InvalidRequest, shown
 
 # Takes a part of a body, and when it came; says whether the answer is complete with it, whatever may follow.
 OnBody = Callable[[bytes, float], bool]
+# What is no address of a server, and what to add to one instead.
+_ENDPOINTS: Final = {"/chat/completions": " and --chat", "/completions": "", "/models": ""}
 _MOST_IDLE: Final = 1024
 # The end of a message comes right behind that of the answer in it, or when the server gets to it: within the
 # first the connection is used again at once, within the second it ends by itself.
@@ -63,6 +65,13 @@ class Address:
                 param="url",
             )
         base = parts.path.rstrip("/")
+        for endpoint, instead in _ENDPOINTS.items():
+            if base.endswith(endpoint):
+                root = f"{parts.scheme}://{parts.netloc}{base.removesuffix(endpoint)}"
+                raise InvalidRequest(
+                    f"url={shown(url)}: {endpoint} is added to a server's address; give {root}{instead}",
+                    param="url",
+                )
         if not base.endswith("/v1"):
             base += "/v1"
         return Address(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), base)
@@ -82,8 +91,12 @@ class Address:
         """Whether it is this machine, as far as the name tells."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    def at(self, path: str) -> str:
+        """The URL of a path."""
+        return f"{self.scheme}://{self.netloc}{path}"
+
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.netloc}{self.root}"
+        return self.at(self.root)
 
 
 @dataclass(slots=True)
