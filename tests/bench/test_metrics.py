@@ -395,6 +395,8 @@ def test_warnings():
     assert "without usage" in warn(record(0.0, [0.5, 0.6], output_tokens=None))
     repeat = summarize(result(), None)
     assert "One repeat only" in " ".join(warnings_of([repeat], {}, interrupted=False))
+    told = warnings_of([], {}, interrupted=True)
+    assert told == ["Interrupted before the first repeat: nothing was measured."]
     assert "Interrupted: 1 complete" in " ".join(warnings_of([repeat], {}, interrupted=True))
 
 

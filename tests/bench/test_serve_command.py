@@ -277,6 +277,33 @@ def test_a_signal_ends_it_with_a_report_of_what_there_is(fake, tmp_path, number)
     Page((tmp_path / "r.html").read_text())
 
 
+def test_interrupted_before_anything_is_measured(fake, tmp_path):
+    """In the warm-up, whose requests are not answered: what is not there has no heading."""
+    server = fake(lambda asked: Behaviour(first_s=60.0 if asked.body["max_tokens"] > 1 else 0.0))
+    command = [sys.executable, "-m", "octavo", "bench", "serve", server.url, "--no-ceilings"]
+    with subprocess.Popen(
+        [*command, "-n", "3", "-o", tmp_path / "r.json", "--html", tmp_path / "r.html"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        while len(server.asked) < 1 + 1:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["repeats"], report["workload"]["digest"]) == ([], None)
+    assert report["warnings"] == ["Interrupted before the first repeat: nothing was measured."]
+    lines = [line.split(maxsplit=1) for line in out.splitlines() if line]
+    assert lines[0] == ["fake:", "nothing was measured"]
+    assert [first for first, _ in lines[1:]] == ["Model", "Machine", "Workload", "Runs", "!"]
+    assert "at most" not in out
+    assert Page((tmp_path / "r.html").read_text()).tags.count("table") == 0
+
+
 def test_models_with_names_that_no_file_can_hold(run, fake, tmp_path):
     server = fake(models=("half \ud800",))
     status, out, _ = run("bench", "serve", server.url, *FEW, "--json", "--html", tmp_path / "r.html")

@@ -22,7 +22,9 @@ def warnings_of(
 ) -> list[str]:
     """Sentences, the gravest first."""
     found = []
-    if interrupted:
+    if interrupted and not repeats:
+        found.append("Interrupted before the first repeat: nothing was measured.")
+    elif interrupted:
         complete = sum(repeat["complete"] for repeat in repeats)
         found.append(
             f"Interrupted: {complete} complete repeat{'' if complete == 1 else 's'}"

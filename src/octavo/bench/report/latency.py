@@ -34,7 +34,7 @@ def document(report: Mapping[str, Any]) -> Document:
         command=report["command_line"],
         warnings=report["warnings"],
         charts=_charts(points) if points else [],
-        sheets=[_sheet(points)],
+        sheets=[_sheet(points)] if points else [],
         footer=footer(report),
     )
 
@@ -42,12 +42,16 @@ def document(report: Mapping[str, Any]) -> Document:
 def _headline(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
     model = report["target"]["model"]
     if not points:
-        return f"{model}: no request was answered"
+        return f"{model}: " + ("no request was answered" if _has_repeats(report) else "nothing was measured")
     parts = [
         f"{seconds(point['summary']['ttft_s.p50']['mean'])} after a prompt of {point['prompt_len']:,}"
         for point in _ends(points)
     ]
     return f"{model}, one stream: the first token comes " + " and ".join(parts)
+
+
+def _has_repeats(report: Mapping[str, Any]) -> bool:
+    return any(point["repeats"] for point in report["points"])
 
 
 def _tiles(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> list[Tile]:

@@ -26,7 +26,7 @@ def document(report: Mapping[str, Any]) -> Document:
     summary = report["summary"]
     rate = summary.get("output_tokens_per_s")
     model = report["target"]["model"]
-    headline = f"{model}: no request was answered"
+    headline = f"{model}: " + ("no request was answered" if report["repeats"] else "nothing was measured")
     if rate is not None and rate["mean"] > 0:
         headline = f"{model} gives {figures(rate['mean'])} output tokens/s"
         if ttft := summary.get("ttft_s.p50"):
@@ -48,7 +48,7 @@ def document(report: Mapping[str, Any]) -> Document:
         command=report["command_line"],
         warnings=report["warnings"],
         charts=charts(report),
-        sheets=[latency_sheet(report), repeat_sheet(report)],
+        sheets=[sheet for sheet in (latency_sheet(report), repeat_sheet(report)) if sheet.rows],
         footer=footer(report),
     )
 
@@ -192,16 +192,16 @@ def _how(report: Mapping[str, Any]) -> str:
     """How requests came, and what came of that where it is not the same."""
     workload = report["workload"]
     kind = workload["arrivals"]
-    most = max((repeat["most_in_flight"] for repeat in report["repeats"]), default=0)
+    most = max((repeat["most_in_flight"] for repeat in report["repeats"]), default=None)
     if kind == "closed":
         users = workload["concurrency"]
-        if most < users:
+        if most is not None and most < users:
             return f"{counted(users, 'user')}, at most {most} at once"
         return "one user at a time" if users == 1 else f"{users} users at once"
     if kind == "at-once":
-        return f"all requests at once, at most {most} under way"
+        return "all requests at once" + ("" if most is None else f", at most {most} under way")
     if kind == "trace":
-        return f"arrivals as in the trace, at most {most} at once"
+        return "arrivals as in the trace" + ("" if most is None else f", at most {most} at once")
     law = "Poisson" if kind == "poisson" else f"{workload['burstiness']:g} times as bursty as Poisson"
     came = (report["summary"].get("requests_due_per_s") or {}).get("mean")
     if came is None or abs(came / workload["rate"] - 1) <= _SAME:
