@@ -539,13 +539,23 @@ def test_addresses_that_are_none(url):
 def test_events_cut_anywhere():
     stream = b': hello\n\ndata: {"a": 1}\n\nevent: x\ndata: one\ndata:two\n\ndata: [DONE]\n\n'
     wanted = [b'{"a": 1}', b"one\ntwo", b"[DONE]"]
-    for text in (stream, stream.replace(b"\n", b"\r\n")):
+    for text in (stream, stream.replace(b"\n", b"\r\n"), stream.replace(b"\n", b"\r")):
         for size in range(1, len(text) + 1):
             reader = EventReader()
             found = []
             for begin in range(0, len(text), size):
                 found += reader.feed(text[begin : begin + size])
             assert found == wanted, size
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=repr)
+def test_an_event_is_there_with_the_end_of_its_empty_line(end):
+    reader = EventReader()
+    assert reader.feed(b"data: a" + end + end) == [b"a"]
+    assert reader.feed(b"data: b" + end) == []
+    assert reader.feed(end + b"data: c") == [b"b"]
+    reader = EventReader()
+    assert [reader.feed(part) for part in (b"data: a\r", b"", b"\n", b"\r\n")] == [[], [], [], [b"a"]]
 
 
 def test_an_event_of_many_pieces_is_copied_once():
