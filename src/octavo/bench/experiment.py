@@ -86,6 +86,7 @@ class Findings:
         }
         if not self.is_streamed:
             found["quantiles"]["itl_s"] = []
+        found["requests"] = None
         if per_request:
             found["requests"] = [
                 {"repeat": repeat, **request_as_dict(record, result.start_s)}

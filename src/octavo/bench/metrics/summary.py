@@ -95,20 +95,20 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
     }
 
 
-def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any] | None]:
     """Means over the complete repeats, with 95 % intervals, by names such as ``"ttft_s.p50"``.
 
-    Of what is the greatest of its kind in a repeat (``"ttft_s.max"``), the greatest of all. If none is
-    complete, the last one alone.
+    None is what not all of them have. Of what is the greatest of its kind in a repeat (``"ttft_s.max"``), the
+    greatest of all. If none is complete, the last one alone.
     """
     chosen = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
     if any(repeat["at_least"] for repeat in chosen):  # where nothing timed out the latencies are whole
         chosen = [{**repeat, "at_least": repeat["at_least"] or repeat} for repeat in chosen]
-    found = {}
+    found: dict[str, dict[str, Any] | None] = {}
     for path in _SCALARS:
+        name = ".".join(path)
         values = [value for repeat in chosen if (value := _at(repeat, path)) is not None]
-        if values and len(values) == len(chosen):
-            found[".".join(path)] = over_repeats(".".join(path), values)
+        found[name] = over_repeats(name, values) if values and len(values) == len(chosen) else None
     return found
 
 

@@ -13,7 +13,7 @@ from octavo.core.units import format_bytes
 
 def document(report: Mapping[str, Any]) -> Document:
     """Of a report of ``octavo bench latency``."""
-    points = [point for point in report["points"] if "ttft_s.p50" in point["summary"]]
+    points = [point for point in report["points"] if point["summary"]["ttft_s.p50"]]
     facts = [("Model", model_fact(report)), ("Machine", machine_fact(report))]
     if ceilings := ceilings_fact(report):
         facts.append(("At most", ceilings))
@@ -59,7 +59,7 @@ def _tiles(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> li
     for point in _ends(points):
         summary, length = point["summary"], f"prompt of {point['prompt_len']:,}"
         tiles.append(Tile(f"First token, {length}", seconds(summary["ttft_s.p50"]["mean"]), "median"))
-        if tpot := summary.get("tpot_s.p50"):
+        if tpot := summary["tpot_s.p50"]:
             rate = f"{_rate(tpot)} tokens/s"
             tiles.append(Tile(f"Each token, {length}", seconds(tpot["mean"]), rate))
     if report["peak_rss_bytes"]:
@@ -79,7 +79,7 @@ def _ends(points: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 def _charts(points: Sequence[Mapping[str, Any]]) -> list[Chart]:
     found = []
     for name, title in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token")):
-        chosen = [point for point in points if f"{name}.p50" in point["summary"]]
+        chosen = [point for point in points if point["summary"][f"{name}.p50"]]
         if not chosen:
             continue
         values = [point["summary"][f"{name}.p50"] for point in chosen]
@@ -117,7 +117,7 @@ def _sheet(points: Sequence[Mapping[str, Any]]) -> Sheet:
     rows = []
     for point in points:
         summary = point["summary"]
-        ttft, tpot = summary["ttft_s.p50"], summary.get("tpot_s.p50")
+        ttft, tpot = summary["ttft_s.p50"], summary["tpot_s.p50"]
         rows.append(
             [
                 f"{point['prompt_len']:,}",
