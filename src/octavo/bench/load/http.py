@@ -25,8 +25,8 @@ OnBody = Callable[[bytes, float], bool]
 # What is no address of a server, and what to add to one instead.
 _ENDPOINTS: Final = {"/chat/completions": " and --chat", "/completions": "", "/models": ""}
 _MOST_IDLE: Final = 1024
-# The end of a message comes right behind that of the answer in it, or when the server gets to it: within the
-# first the connection is used again at once, within the second it ends by itself.
+# Most servers end the message right behind the answer in it: so long the connection is waited for, to be used
+# again. Then others take its place, and it may take so long to end by itself.
 _SOON_S: Final = 0.005
 _LINGER_S: Final = 5.0
 # A server's goodbye to an idle connection crosses a request within a round trip. If the connection is lost
@@ -130,7 +130,7 @@ class HttpClient:
         self._address = address
         self._ssl = ssl.create_default_context() if address.scheme == "https" else None
         self._idle: list[_Connection] = []
-        self._lingering: set[asyncio.Task[None]] = set()
+        self._lingering: dict[_Connection, asyncio.TimerHandle] = {}
         fixed = {"Host": address.netloc, "Accept-Encoding": "identity", **headers}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
 
@@ -170,10 +170,7 @@ class HttpClient:
 
     async def close(self) -> None:
         """Close all connections that no request is on."""
-        for task in self._lingering:
-            task.cancel()
-        await asyncio.gather(*self._lingering, return_exceptions=True)
-        for connection in self._idle:
+        for connection in (*self._idle, *self._lingering):
             connection.abort()
         self._idle.clear()
 
@@ -189,17 +186,15 @@ class HttpClient:
         if is_over:
             self._put_back(connection)
         else:
-            task = asyncio.create_task(self._see_off(connection))
-            self._lingering.add(task)
-            task.add_done_callback(self._lingering.discard)
+            loop = asyncio.get_running_loop()
+            self._lingering[connection] = loop.call_later(_LINGER_S, connection.abort)
+            connection.when_over(lambda: self._see_off(connection))
         return response
 
-    async def _see_off(self, connection: "_Connection") -> None:
-        """Let a message end that has no more to say."""
-        try:
-            await connection.is_over(within_s=_LINGER_S)
-        finally:
-            self._put_back(connection)
+    def _see_off(self, connection: "_Connection") -> None:
+        """A message has ended that had no more to say."""
+        self._lingering.pop(connection).cancel()
+        self._put_back(connection)
 
     def _put_back(self, connection: "_Connection") -> None:
         if connection.is_reusable and len(self._idle) < _MOST_IDLE:
@@ -259,6 +254,11 @@ class _Connection(asyncio.Protocol):
         if not self._over.done():
             await asyncio.wait({self._over}, timeout=within_s)
         return self._over.done()
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Have it told when that is so."""
+        assert self._over is not None
+        self._over.add_done_callback(lambda _: tell())
 
     def abort(self) -> None:
         self.is_reusable = False
