@@ -66,6 +66,19 @@ def test_nothing_is_interpreted_before_it_is_asked_for():
     assert exchange.reader is None
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=repr)
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_an_answer_is_complete_with_its_last_event(end, size):
+    said = json.dumps(text("\ndata: [DONE]")).encode()  # which a text may say too
+    lines = [b"data: " + said, b"", b": data: [DONE]", b"", b"data:[DONE]", b"", b": more"]
+    stream = end.join(lines)
+    answer = StreamedAnswer(Exchange(), is_chat=False)
+    told = [answer.feed(stream[at : at + size], 1.0) for at in range(0, len(stream), size)]
+    complete_at = stream.index(b"data:[DONE]") + len("data:[DONE]") - 1
+    assert told.index(True) == complete_at // size
+    assert StreamedAnswer(Exchange(), is_chat=False).feed(b"data: [DONE]", 1.0)
+
+
 def test_what_waits_is_bounded():
     exchange = Exchange()
     answer = StreamedAnswer(exchange, is_chat=False)

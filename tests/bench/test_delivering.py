@@ -211,6 +211,21 @@ def test_a_report_that_cannot_be_printed_is_kept(capsys, monkeypatch):
     assert kept(capsys.readouterr().err) == REPORT
 
 
+class Closed(io.StringIO):
+    def flush(self):
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_report_whose_reader_has_gone_is_kept(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Closed())
+    for output in (None, tmp_path / "x"):
+        with pytest.raises(BrokenPipeError):
+            deliver(REPORT, True, output)
+    monkeypatch.undo()
+    assert kept(told := capsys.readouterr().err) == REPORT
+    assert told.count("octavo:") == 1  # not of the second, which is in the file
+
+
 def test_without_a_place_for_files_it_is_printed(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     with pytest.raises(OctavoError, match="cannot write"):

@@ -11,7 +11,9 @@ from fake_openai import Behaviour, FakeServer
 
 from octavo.bench.load import exchange as outcomes
 from octavo.bench.load import generator, http
+from octavo.bench.load.answers import StreamedAnswer
 from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.load.exchange import Exchange
 from octavo.bench.load.generator import EARLIER_TURN, run_load
 from octavo.bench.load.http import Address
 from octavo.bench.load.memory_use import MemoryWatch, watch_memory
@@ -191,18 +193,35 @@ def test_a_new_connection_that_is_lost_is_a_failure(monkeypatch):
     assert summarize(result, None)["counts"]["resent"] == 1
 
 
-def test_what_the_server_adds_to_an_answer_takes_no_time_of_it(monkeypatch):
-    ended_s = []
-    end = fake_openai._Stream.end
+@pytest.mark.parametrize("dribble", [None, 1], ids=["whole", "bytes"])
+def test_the_next_request_waits_for_the_answer_and_not_for_the_end_of_its_message(monkeypatch, dribble):
+    """The server never ends a message; each but the first of its connections can be used for one answer."""
+    monkeypatch.setattr(http, "_LINGER_S", 600.0)
+    users = ArrivalPlan(kind="closed", concurrency=1)
+    result, fake = load(some(3), users, lambda _: Behaviour(linger_s=600.0, dribble=dribble))
+    assert [r.exchange.failure for r in result.records] == [None] * 3
+    assert [a.number for a in fake.asked][1:] == [0, 0]  # the first came behind questions of open()
+    assert result.end_s == result.records[-1].exchange.last_s <= result.records[-1].exchange.closed_s
 
-    async def noted_end(stream):
-        ended_s.append(time.perf_counter())
-        await end(stream)
 
-    monkeypatch.setattr(fake_openai._Stream, "end", noted_end)
-    result, _ = load(some(1), choose=lambda a: Behaviour(linger_s=0.05 if a.body["max_tokens"] > 1 else 0.0))
-    (record,) = result.records
-    assert result.end_s == record.exchange.last_s < ended_s[-1] <= record.exchange.closed_s
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_connection_is_used_again_when_its_message_has_ended(monkeypatch, ends):
+    monkeypatch.setattr(http, "_SOON_S", 0.0)
+    monkeypatch.setattr(http, "_LINGER_S", 600.0 if ends else 0.01)
+
+    async def run():
+        async with FakeServer(lambda _: Behaviour(linger_s=0.01 if ends else 600.0)) as fake:
+            client = http.HttpClient(Address.parse(fake.url), {})
+            for _ in range(2):
+                answer = StreamedAnswer(Exchange(), is_chat=False)
+                on_response = lambda _, feed=answer.feed: feed  # noqa: E731
+                await client.request("POST", "/v1/completions", b'{"max_tokens": 2}', on_response=on_response)
+                while client._lingering:
+                    await asyncio.sleep(0.001)
+            await client.close()
+            return [asked.number for asked in fake.asked]
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == ([0, 1] if ends else [0, 0])
 
 
 def test_the_type_of_an_answer_in_any_case():
@@ -244,7 +263,8 @@ def test_a_server_that_goes_away():
     asyncio.run(run())
 
 
-def test_a_closed_loop_keeps_to_its_users():
+def test_a_closed_loop_keeps_to_its_users(monkeypatch):
+    monkeypatch.setattr(http, "_SOON_S", 10.0)  # however slowly this machine ends a message
     result, fake = load(some(12), ArrivalPlan(kind="closed", concurrency=3), lambda _: Behaviour(gap_s=0.002))
     assert result.is_complete
     assert fake.most_running == 3
@@ -275,6 +295,21 @@ def test_an_open_loop_waits_for_nobody(monkeypatch):
     assert fake.most_running == count
     due = [record.due_s - result.start_s for record in result.records]
     assert due == pytest.approx([i / 100 for i in range(count)])
+
+
+def test_a_loop_that_is_held_up_is_noticed():
+    held = []
+
+    def hold(_):
+        begin_s = time.perf_counter()
+        time.sleep(0.03)
+        held.append((begin_s, time.perf_counter()))
+        return Behaviour()
+
+    result, _ = load(some(1), choose=hold)  # the server shares the loop
+    _, end_s = held[-1]
+    assert any(a < end_s - 0.02 and end_s <= b for a, b in result.stalls)
+    assert all(b - a > 0.002 for a, b in result.stalls)
 
 
 def test_turns_follow_answers():
@@ -513,13 +548,23 @@ def test_addresses_that_are_none(url):
 def test_events_cut_anywhere():
     stream = b': hello\n\ndata: {"a": 1}\n\nevent: x\ndata: one\ndata:two\n\ndata: [DONE]\n\n'
     wanted = [b'{"a": 1}', b"one\ntwo", b"[DONE]"]
-    for text in (stream, stream.replace(b"\n", b"\r\n")):
+    for text in (stream, stream.replace(b"\n", b"\r\n"), stream.replace(b"\n", b"\r")):
         for size in range(1, len(text) + 1):
             reader = EventReader()
             found = []
             for begin in range(0, len(text), size):
                 found += reader.feed(text[begin : begin + size])
             assert found == wanted, size
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=repr)
+def test_an_event_is_there_with_the_end_of_its_empty_line(end):
+    reader = EventReader()
+    assert reader.feed(b"data: a" + end + end) == [b"a"]
+    assert reader.feed(b"data: b" + end) == []
+    assert reader.feed(end + b"data: c") == [b"b"]
+    reader = EventReader()
+    assert [reader.feed(part) for part in (b"data: a\r", b"", b"\n", b"\r\n")] == [[], [], [], [b"a"]]
 
 
 def test_an_event_of_many_pieces_is_copied_once():

@@ -8,6 +8,7 @@ import pytest
 from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT, Exchange
 from octavo.bench.load.generator import LoadResult, Record
 from octavo.bench.metrics.pooled import quantiles, timeline
+from octavo.bench.metrics.reading import is_tpot_late, num_late_gaps, too_many_late
 from octavo.bench.metrics.slo import Slo, parse_slo
 from octavo.bench.metrics.spread import interval, percentile, spread, t_quantile
 from octavo.bench.metrics.summary import combine, request_as_dict, summarize
@@ -205,8 +206,11 @@ def test_summary_of_a_run():
         "without_usage": 0,
         "chunks_differ": 0,
         "tpot_unknown": 0,
+        "tpot_read_late": 0,
+        "gaps_read_late": 0,
         "resent": 0,
         "shorter_than_asked": 1,
+        "longer_than_asked": 0,
     }
     # Three gaps of 1.0, 0.5, 0.1 and 0.1 seconds between the five that were due.
     assert found["requests_due_per_s"] == pytest.approx(4 / 1.7)
@@ -233,6 +237,16 @@ def test_chunks_that_may_carry_several_tokens_are_not_called_short():
     told = warn(one)
     assert "2 of 2 answers came without usage, so each chunk counts as one token" in told
     assert "shorter than asked" not in told
+
+
+def test_answers_that_are_longer_than_asked():
+    long = record(0.0, [0.5, 0.6, 0.7], max_tokens=2)
+    found = summarize(LoadResult([long, record(0.0, [0.5])], 0.0, 1.0, 0), None)
+    assert (found["counts"]["longer_than_asked"], found["counts"]["shorter_than_asked"]) == (1, 0)
+    assert "2 of 2 answers were longer than asked for: the server does not keep to max_tokens" in warn(long)
+    # Chunks without a count are no more than the tokens in them; one too many is one too many.
+    unknown = record(0.0, [0.5, 0.6, 0.7], max_tokens=2, output_tokens=None)
+    assert summarize(LoadResult([unknown], 0.0, 1.0, 0), None)["counts"]["longer_than_asked"] == 1
 
 
 def test_counts_that_one_answer_does_not_tell():
@@ -267,7 +281,9 @@ def test_what_timed_out_is_not_forgotten():
         (found["at_least"]["e2e_s"]["p90"] + whole["e2e_s"]["p90"]) / 2
     )
     assert both["at_least.e2e_s.max"]["mean"] == pytest.approx(1.0)
-    assert "at_least.e2e_s.max" not in combine([whole, whole])
+    assert combine([whole, whole])["at_least.e2e_s.max"] is None
+    assert set(combine([])) == set(both)
+    assert set(combine([]).values()) == {None}
 
 
 def test_repeats_together():
@@ -283,7 +299,7 @@ def test_repeats_together():
     half = 12.7062 * statistics.stdev([2.5, 1.25]) / 2**0.5
     assert found["output_tokens_per_s"]["high"] == pytest.approx(1.875 + half)
     assert found["ttft_s.p50"]["mean"] == pytest.approx(0.35)
-    assert "memory.hit_rate" not in found
+    assert found["memory.hit_rate"] is None
     # With nothing complete the part that there is speaks.
     assert combine([partial])["duration_s"]["mean"] == 100.0
 
@@ -381,7 +397,43 @@ def test_warnings():
     assert "without usage" in warn(record(0.0, [0.5, 0.6], output_tokens=None))
     repeat = summarize(result(), None)
     assert "One repeat only" in " ".join(warnings_of([repeat], {}, interrupted=False))
+    told = warnings_of([], {}, interrupted=True)
+    assert told == ["Interrupted before the first repeat: nothing was measured."]
     assert "Interrupted: 1 complete" in " ".join(warnings_of([repeat], {}, interrupted=True))
+
+
+def test_what_was_read_late_is_no_time_of_the_server():
+    one = record(0.0, [1.0, 1.1, 1.2, 1.3, 1.4]).exchange  # 0.4 s of tokens, 0.1 s a gap
+    for stall, late, gaps in (
+        ((1.05, 1.095), False, 0),  # nothing came
+        ((0.97, 1.0), False, 0),  # not a tenth of 0.4 s
+        ((0.95, 1.0), True, 0),
+        ((1.395, 1.44), True, 0),
+        ((1.15, 1.2001), False, 1),  # half a gap and more
+        ((0.0, 1.2), True, 2),
+        ((0.0, 9.0), True, 4),
+    ):
+        assert (is_tpot_late(one, [stall]), num_late_gaps(one, [stall])) == (late, gaps), stall
+    assert num_late_gaps(one, [(0.0, 0.9), (1.08, 1.18), (1.25, 1.31), (2.0, 3.0)]) == 2
+    together = record(0.0, [1.0] * 5).exchange
+    assert is_tpot_late(together, [(0.9, 1.1)])
+    assert not is_tpot_late(together, [])  # the server's doing
+    assert not is_tpot_late(record(0.0, [1.0]).exchange, [(0.9, 1.1)])
+
+
+def test_late_reading_is_told_and_no_headline():
+    records = [record(0.0, [1.0, 1.0001, 1.0002], index=i) for i in range(9)]
+    records.append(record(0.0, [5.0, 5.1, 5.2], index=9))
+    for stalls, told in (
+        ([(0.8, 1.1)], "the first or last chunk of 18 of 20 answers and 36 of 40 later chunks"),
+        ([(5.19, 5.3)], None),  # one answer and one gap
+    ):
+        repeat = {**summarize(LoadResult(records, 0.0, 6.0, 0, stalls), None), "memory": None}
+        found = warnings_of([repeat] * 2, {}, interrupted=False)
+        assert bool(too_many_late([repeat], "tpot_s")) == bool(told)
+        assert [told in text and "TPOT and ITL are its own" in text for text in found] == (
+            [True] if told else []
+        )
 
 
 def test_repeats_of_the_same_prompts_are_told():

@@ -45,6 +45,15 @@ def test_latency_without_an_answer(run, fake):
     assert run("bench", "latency", server.url, "--prompt-lens", "3,9", *few)[0] == 0
 
 
+def test_latency_of_a_server_that_never_answers(run, fake):
+    server = fake(lambda _: Behaviour(first_s=600.0))
+    status, _, err = run(
+        "bench", "latency", server.url, "--prompt-lens", "3", "--timeout", 1, "--no-ceilings"
+    )
+    assert status == 1
+    assert err.endswith("/v1/completions does not answer a small request: timed out: after 1 s\n")
+
+
 @pytest.mark.parametrize("wrong", ["", "a", "0", "5,,6"])
 def test_lengths_of_latency(run, wrong):
     status, _, err = run("bench", "latency", "http://x", "--prompt-lens", wrong)

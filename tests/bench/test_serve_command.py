@@ -15,6 +15,7 @@ from fake_openai import Behaviour
 
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.report.numbers import figures
+from octavo.bench.report.serve import document
 from octavo.bench.workloads.item import WorkItem
 
 MACHINE = {"cpu", "cores", "threads", "isa", "l2_bytes", "l3_bytes", "octavo", "python", "system"}
@@ -276,6 +277,33 @@ def test_a_signal_ends_it_with_a_report_of_what_there_is(fake, tmp_path, number)
     Page((tmp_path / "r.html").read_text())
 
 
+def test_interrupted_before_anything_is_measured(fake, tmp_path):
+    """In the warm-up, whose requests are not answered: what is not there has no heading."""
+    server = fake(lambda asked: Behaviour(first_s=60.0 if asked.body["max_tokens"] > 1 else 0.0))
+    command = [sys.executable, "-m", "octavo", "bench", "serve", server.url, "--no-ceilings"]
+    with subprocess.Popen(
+        [*command, "-n", "3", "-o", tmp_path / "r.json", "--html", tmp_path / "r.html"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        while len(server.asked) < 1 + 1:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["repeats"], report["workload"]["digest"]) == ([], None)
+    assert report["warnings"] == ["Interrupted before the first repeat: nothing was measured."]
+    lines = [line.split(maxsplit=1) for line in out.splitlines() if line]
+    assert lines[0] == ["fake:", "nothing was measured"]
+    assert [first for first, _ in lines[1:]] == ["Model", "Machine", "Workload", "Runs", "!"]
+    assert "at most" not in out
+    assert Page((tmp_path / "r.html").read_text()).tags.count("table") == 0
+
+
 def test_models_with_names_that_no_file_can_hold(run, fake, tmp_path):
     server = fake(models=("half \ud800",))
     status, out, _ = run("bench", "serve", server.url, *FEW, "--json", "--html", tmp_path / "r.html")
@@ -298,6 +326,18 @@ def test_the_headline_says_what_came(run, fake):
     _, out, _ = run("bench", "serve", server.url, "-n", 8, "--rate", 50, "--arrivals", "bursty",
                     "--burstiness", 0, *few)  # fmt: skip
     assert "(50 requests/s, 0 times as bursty as Poisson)" in out
+
+
+def test_what_was_read_late_is_no_headline(run, fake):
+    server = fake(lambda _: Behaviour(gap_s=0.005))
+    _, out, _ = run("bench", "serve", server.url, *FEW, "--json")
+    report = json.loads(out)
+    for late, has in ((12, False), (0, True)):
+        report["repeats"][0]["counts"] |= {"tpot_read_late": late}
+        report["repeats"][1]["counts"] |= {"tpot_read_late": 0}
+        made = document(report)
+        assert ("then one each" in made.headline) == has
+        assert ("Time per output token" in [tile.label for tile in made.tiles]) == has
 
 
 def test_options_of_a_file(run, fake, tmp_path):

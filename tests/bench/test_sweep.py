@@ -237,7 +237,7 @@ def test_a_killed_sweep_goes_on(tmp_path, smollm2_path):
     assert counts == {key_of(point): 1 for point in wanted}
     report = json.loads(out)
     assert [p["point"] for p in report["points"]] == wanted
-    assert report["warnings"] == ["One repeat only: no confidence intervals."]
+    assert "One repeat only: no confidence intervals." in report["warnings"]
     for point in report["points"]:
         assert point["summary"]["output_tokens_per_s"]["mean"] > 0
         assert point["peak_rss_bytes"] > 50 << 20

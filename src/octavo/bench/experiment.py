@@ -1,11 +1,10 @@
 """A workload against a target, several times over, and what all of it says."""
 
 import asyncio
-import signal
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from octavo.bench.interrupts import heard
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.generator import LoadResult, Record, run_load
 from octavo.bench.load.memory_use import watch_memory
@@ -19,7 +18,6 @@ from octavo.core.errors import InvalidConfig
 
 WARM_UP: Final = -1
 _WARM_UP_USERS: Final = 4
-INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +86,7 @@ class Findings:
         }
         if not self.is_streamed:
             found["quantiles"]["itl_s"] = []
+        found["requests"] = None
         if per_request:
             found["requests"] = [
                 {"repeat": repeat, **request_as_dict(record, result.start_s)}
@@ -111,8 +110,8 @@ async def run_experiment(
     """
     findings = Findings()
     stop = asyncio.Event()
-    restore = _on_interrupt(stop)
-    try:
+    loop = asyncio.get_running_loop()
+    with heard(lambda: loop.call_soon_threadsafe(stop.set)):
         if settings.warm_up:
             items = workload.items(WARM_UP)[: settings.warm_up]
             users = ArrivalPlan(kind="closed", concurrency=_WARM_UP_USERS)
@@ -130,8 +129,6 @@ async def run_experiment(
             del items
             findings.results.append(result)
             findings.repeats.append({**summarize(result, settings.slo), "memory": watch.as_dict()})
-    finally:
-        restore()
     findings.interrupted = stop.is_set()
     findings.peak_rss_bytes = target.peak_rss_bytes()
     return findings
@@ -148,7 +145,7 @@ def describe(
     told = target.describe()
     return {
         "target": told,
-        "workload": {**workload.describe(), **plan.describe(), "digest": findings.digest},
+        "workload": {**workload.describe(), **plan.describe(), "digest": findings.digest or None},
         "settings": {
             "repeats": settings.repeats,
             "warm_up": settings.warm_up,
@@ -160,23 +157,3 @@ def describe(
             *warnings_of(findings.repeats, told, interrupted=findings.interrupted),
         ],
     }
-
-
-def _on_interrupt(stop: asyncio.Event) -> Callable[[], None]:
-    """Have the first Ctrl-C or SIGTERM set ``stop``, the second end the program; gives what undoes that."""
-    loop = asyncio.get_running_loop()
-
-    def undo() -> None:
-        for number in INTERRUPTS:
-            loop.remove_signal_handler(number)
-
-    def first() -> None:
-        stop.set()
-        undo()
-
-    try:
-        for number in INTERRUPTS:
-            loop.add_signal_handler(number, first)
-    except (ValueError, RuntimeError, NotImplementedError):
-        return lambda: None  # no main thread: whoever runs this has other ways
-    return undo

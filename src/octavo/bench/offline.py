@@ -1,11 +1,11 @@
 """All requests at once through an engine in this process, stepped here: throughput without a server."""
 
-import signal
+import threading
 import time
 from collections.abc import Sequence
-from types import FrameType
 
-from octavo.bench.experiment import INTERRUPTS, WARM_UP, ExperimentSettings, Findings, Progress
+from octavo.bench.experiment import WARM_UP, ExperimentSettings, Findings, Progress
+from octavo.bench.interrupts import heard
 from octavo.bench.load.engine_target import facts_of
 from octavo.bench.load.exchange import INTERRUPTED, REFUSED, Exchange
 from octavo.bench.load.generator import LoadResult, Record
@@ -26,50 +26,31 @@ def run_offline(llm: LLM, workload: Workload, settings: ExperimentSettings, prog
     chunks, as nothing is streamed.
     """
     findings = Findings(is_streamed=False)
-    with _Interrupts() as interrupts:
+    stop = threading.Event()
+    with heard(stop.set):
         if settings.warm_up:
             items = workload.items(WARM_UP)[: settings.warm_up]
             progress.begin("Warming up", len(items))
-            _run(llm, items, progress, interrupts, MemoryWatch())
+            _run(llm, items, progress, stop, MemoryWatch())
         for repeat in range(settings.repeats):
-            if interrupts.came:
+            if stop.is_set():
                 break
             items = workload.items(repeat)
             findings.digest = findings.digest or digest(items)
             progress.begin(f"Repeat {repeat + 1} of {settings.repeats}", len(items))
             watch = MemoryWatch()
-            result = _run(llm, items, progress, interrupts, watch)
+            result = _run(llm, items, progress, stop, watch)
             findings.results.append(result)
             summary = summarize(result, settings.slo) | {"itl_s": None, "memory": watch.as_dict()}
             summary["counts"]["tokens_per_chunk"] = None
             findings.repeats.append(summary)
-        findings.interrupted = interrupts.came
+        findings.interrupted = stop.is_set()
     findings.peak_rss_bytes = peak_rss_bytes()
     return findings
 
 
-class _Interrupts:
-    """While open, Ctrl-C or SIGTERM is noted; a second one ends the program."""
-
-    def __init__(self) -> None:
-        self.came = False
-
-    def __enter__(self) -> "_Interrupts":
-        self._before = [signal.signal(number, self._note) for number in INTERRUPTS]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in zip(INTERRUPTS, self._before, strict=True):
-            signal.signal(number, before)
-
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        if self.came:
-            raise KeyboardInterrupt
-        self.came = True
-
-
 def _run(
-    llm: LLM, items: Sequence[WorkItem], progress: Progress, interrupts: _Interrupts, watch: MemoryWatch
+    llm: LLM, items: Sequence[WorkItem], progress: Progress, stop: threading.Event, watch: MemoryWatch
 ) -> LoadResult:
     engine, block_bytes = llm.engine, llm.capacity.block_bytes
     waiting: list[tuple[WorkItem, Generation]] = []
@@ -87,7 +68,7 @@ def _run(
             progress.done(records[-1])
         else:
             waiting.append((item, generation))
-    while waiting and not interrupts.came:
+    while waiting and not stop.is_set():
         engine.step()
         if any(generation.finished for _, generation in waiting):
             over = [pair for pair in waiting if pair[1].finished]

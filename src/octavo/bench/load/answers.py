@@ -1,6 +1,7 @@
 """The pieces of a streamed answer, in the forms that servers give them."""
 
 import json
+import re
 from typing import Any, Final, TypeVar
 
 from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, NO_OUTPUT, SERVER_ERROR, Exchange
@@ -8,6 +9,9 @@ from octavo.bench.load.sse import EventReader
 from octavo.core.errors import shown
 
 _DONE: Final = b"[DONE]"
+# The event that ends an answer. In the text of another one it cannot stand: a line's end is escaped there.
+_LAST_EVENT: Final = re.compile(rb"[\r\n]data: ?\[DONE\]")
+_LAST_EVENT_BYTES: Final = len("\ndata: [DONE]")
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 _MOST_UNREAD_BYTES: Final = 1 << 22  # of one answer
 _MOST_COUNT: Final = 1 << 53
@@ -31,14 +35,18 @@ class StreamedAnswer:
         self._events = EventReader()
         self._is_chat = is_chat
         self._unread: list[tuple[float, bytes]] = []
+        self._end = b"\n"  # the last bytes of what came: the beginning of a stream begins a line
         self.unread_bytes = 0
 
-    def feed(self, body: bytes, now_s: float) -> None:
-        """A part of the body, and when it came."""
+    def feed(self, body: bytes, now_s: float) -> bool:
+        """A part of the body, and when it came; whether the answer is complete with it."""
         self._unread.append((now_s, body))
         self.unread_bytes += len(body)
         if self.unread_bytes > _MOST_UNREAD_BYTES:
             self.read()
+        seen = self._end + body
+        self._end = seen[1 - _LAST_EVENT_BYTES :]
+        return _DONE in seen and _LAST_EVENT.search(seen) is not None
 
     def read(self) -> None:
         """Interpret what came since the last time."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.exchange import INTERRUPTED, Exchange
+from octavo.bench.load.stalls import Stalls, watch_stalls
 from octavo.bench.load.target import Target
 from octavo.bench.workloads.item import Prompt, WorkItem, follow
 
@@ -54,12 +55,14 @@ class LoadResult:
         records: of all requests that were sent or could not be, in the order of the workload.
         start_s, end_s: the moment 0 of the arrivals, and that of the last byte of the last answer.
         num_not_sent: requests that an interruption left unsent.
+        stalls: when what came was read late.
     """
 
     records: list[Record]
     start_s: float
     end_s: float
     num_not_sent: int
+    stalls: Stalls = ()
 
     @property
     def is_complete(self) -> bool:
@@ -86,21 +89,22 @@ async def run_load(
     chains = _chains(items)
     feeding = asyncio.create_task(generator.run(chains, plan))
     stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        if not feeding.done():
-            feeding.cancel()
-        await asyncio.gather(feeding, stopping, return_exceptions=True)
-        await generator.end_all()
+    with watch_stalls() as stalls:
+        try:
+            await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not feeding.done():
+                feeding.cancel()
+            await asyncio.gather(feeding, stopping, return_exceptions=True)
+            await generator.end_all()
     if not feeding.cancelled() and (error := feeding.exception()) is not None:
         raise error
     records = sorted(generator.records, key=lambda record: record.item.index)
     for record in records:
         record.exchange.settle()
     end_s = max((_end_of(record) for record in records), default=generator.start_s)
-    return LoadResult(records, generator.start_s, end_s, len(items) - len(records))
+    return LoadResult(records, generator.start_s, end_s, len(items) - len(records), stalls)
 
 
 class _Generator:

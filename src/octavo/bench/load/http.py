@@ -20,8 +20,15 @@ import httptools
 
 from octavo.core.errors import InvalidRequest, shown
 
-OnBody = Callable[[bytes, float], None]
+# Takes a part of a body, and when it came; says whether the answer is complete with it, whatever may follow.
+OnBody = Callable[[bytes, float], bool]
+# What is no address of a server, and what to add to one instead.
+_ENDPOINTS: Final = {"/chat/completions": " and --chat", "/completions": "", "/models": ""}
 _MOST_IDLE: Final = 1024
+# Most servers end the message right behind the answer in it: so long the connection is waited for, to be used
+# again. Then others take its place, and it may take so long to end by itself.
+_SOON_S: Final = 0.005
+_LINGER_S: Final = 5.0
 # A server's goodbye to an idle connection crosses a request within a round trip. If the connection is lost
 # later, the server has likely begun.
 _CROSSING_S: Final = 0.3
@@ -58,6 +65,13 @@ class Address:
                 param="url",
             )
         base = parts.path.rstrip("/")
+        for endpoint, instead in _ENDPOINTS.items():
+            if base.endswith(endpoint):
+                root = f"{parts.scheme}://{parts.netloc}{base.removesuffix(endpoint)}"
+                raise InvalidRequest(
+                    f"url={shown(url)}: {endpoint} is added to a server's address; give {root}{instead}",
+                    param="url",
+                )
         if not base.endswith("/v1"):
             base += "/v1"
         return Address(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), base)
@@ -77,8 +91,12 @@ class Address:
         """Whether it is this machine, as far as the name tells."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    def at(self, path: str) -> str:
+        """The URL of a path."""
+        return f"{self.scheme}://{self.netloc}{path}"
+
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.netloc}{self.root}"
+        return self.at(self.root)
 
 
 @dataclass(slots=True)
@@ -102,12 +120,17 @@ class Disconnected(ConnectionError):
 
 
 class HttpClient:
-    """Connections to one server, each used again after a complete answer."""
+    """Connections to one server, each used again after a complete answer.
+
+    An answer may be complete before the message is that it comes in: then it does not wait for the rest. The
+    connection does, for a while, and another one takes the next request.
+    """
 
     def __init__(self, address: Address, headers: dict[str, str]) -> None:
         self._address = address
         self._ssl = ssl.create_default_context() if address.scheme == "https" else None
         self._idle: list[_Connection] = []
+        self._lingering: dict[_Connection, asyncio.TimerHandle] = {}
         fixed = {"Host": address.netloc, "Accept-Encoding": "identity", **headers}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
 
@@ -126,8 +149,7 @@ class HttpClient:
         just given it up, and the request is sent once more, on a new one.
 
         Args:
-            on_response: called when the headers are there; gives what takes the body's pieces, each with the
-                time at which it came.
+            on_response: called when the headers are there; gives what takes the body's pieces.
             on_resend: called before it is sent once more.
 
         Raises:
@@ -147,8 +169,8 @@ class HttpClient:
         return await self._exchange(await self._connect(), head + body, on_response)
 
     async def close(self) -> None:
-        """Close idle connections."""
-        for connection in self._idle:
+        """Close all connections that no request is on."""
+        for connection in (*self._idle, *self._lingering):
             connection.abort()
         self._idle.clear()
 
@@ -157,14 +179,28 @@ class HttpClient:
     ) -> Response:
         try:
             response = await connection.exchange(request, on_response)
+            is_over = await connection.is_over(within_s=_SOON_S)
         except BaseException:
             connection.abort()
             raise
+        if is_over:
+            self._put_back(connection)
+        else:
+            loop = asyncio.get_running_loop()
+            self._lingering[connection] = loop.call_later(_LINGER_S, connection.abort)
+            connection.when_over(lambda: self._see_off(connection))
+        return response
+
+    def _see_off(self, connection: "_Connection") -> None:
+        """A message has ended that had no more to say."""
+        self._lingering.pop(connection).cancel()
+        self._put_back(connection)
+
+    def _put_back(self, connection: "_Connection") -> None:
         if connection.is_reusable and len(self._idle) < _MOST_IDLE:
             self._idle.append(connection)
         else:
             connection.abort()
-        return response
 
     def _idle_connection(self) -> "_Connection | None":
         while self._idle:
@@ -182,12 +218,17 @@ class HttpClient:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; one request at a time. Methods named ``on_*`` are called by the parser."""
+    """One connection; one request at a time. Methods named ``on_*`` are called by the parser.
+
+    Attributes:
+        is_reusable: whether it may take a request: not before the message of the last answer has ended.
+    """
 
     def __init__(self) -> None:
         self.is_reusable = True
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[Response] | None = None
+        self._over: asyncio.Future[None] | None = None
         self._now = 0.0
 
     @property
@@ -201,9 +242,23 @@ class _Connection(asyncio.Protocol):
         self._response = Response()
         self._on_response = on_response
         self._sink: OnBody | None = None
-        self._done = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._done, self._over = loop.create_future(), loop.create_future()
+        self.is_reusable = False
         self._transport.write(request)
         return await self._done
+
+    async def is_over(self, *, within_s: float) -> bool:
+        """Whether the message in which an answer came ends within that time, or its connection does."""
+        assert self._over is not None
+        if not self._over.done():
+            await asyncio.wait({self._over}, timeout=within_s)
+        return self._over.done()
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Have it told when that is so."""
+        assert self._over is not None
+        self._over.add_done_callback(lambda _: tell())
 
     def abort(self) -> None:
         self.is_reusable = False
@@ -215,7 +270,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._now = time.perf_counter()
-        if self._done is None or self._done.done():
+        if self._over is None or self._over.done():
             self.abort()  # nobody asked
             return
         try:
@@ -248,8 +303,9 @@ class _Connection(asyncio.Protocol):
             self._sink = self._on_response(self._response)
 
     def on_body(self, body: bytes) -> None:
-        if self._sink is not None:
-            self._sink(body, self._now)
+        if self._sink is not None and self._sink(body, self._now):
+            self._sink = None
+            self._complete()
 
     def on_message_complete(self) -> None:
         if self._response.status < 200:
@@ -258,11 +314,17 @@ class _Connection(asyncio.Protocol):
         self.is_reusable = self._parser.should_keep_alive()
         self._end(None)
 
-    def _end(self, error: Exception | None) -> None:
-        if self._done is None or self._done.done():
-            return
-        if error is None:
+    def _complete(self) -> None:
+        """The answer is there."""
+        if self._done is not None and not self._done.done():
             self._done.set_result(self._response)
-        else:
-            self.is_reusable = False
+
+    def _end(self, error: Exception | None) -> None:
+        """The message is over: there is no more of it."""
+        if self._done is None or self._over is None or self._over.done():
+            return
+        self._over.set_result(None)
+        if error is None:
+            self._complete()
+        elif not self._done.done():
             self._done.set_exception(error)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.bench.load import advice
 from octavo.bench.load.answers import StreamedAnswer, error_text
 from octavo.bench.load.exchange import (
     BAD_ANSWER,
@@ -19,7 +20,7 @@ from octavo.bench.load.exchange import (
     UNSUITED,
     Exchange,
 )
-from octavo.bench.load.http import Address, Disconnected, HttpClient, Response
+from octavo.bench.load.http import Address, Disconnected, HttpClient, OnBody, Response
 from octavo.bench.load.rss import peak_rss_bytes
 from octavo.bench.load.target import MemoryFacts
 from octavo.bench.workloads.item import Prompt, prompt_as_json
@@ -27,6 +28,16 @@ from octavo.core.errors import InvalidConfig, OctavoError, shown
 
 _MOST_ERROR_BYTES = 1 << 16
 _REFUSALS = (400, 422)
+_NO_LIST = (404, 405, 501)
+_MOST_WAIT_S = 30.0  # for anything but a completion
+
+
+class _Unsuited(OctavoError):
+    """An answer that is not what was asked for."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +98,10 @@ class OpenAITarget:
         if self.options.api_key:
             headers["Authorization"] = f"Bearer {self.options.api_key}"
         self._client = HttpClient(self.address, headers)
-        if not self.model:
-            self.model = await self._find_model()
+        models = await self._list_models()
+        self.model = self.model or self._only_of(models)
         await self._probe()
-        self._kind = await self._find_kind()
+        self._kind = await self._find_kind(models)
         self._tells_memory = self._tells_memory and await self.memory() is not None
 
     async def close(self) -> None:
@@ -112,10 +123,9 @@ class OpenAITarget:
         else:
             body["prompt"] = told
         body |= {"temperature": 0, **self._extra, **self.options.body}
-        path = f"{self.address.base}/{'chat/completions' if is_chat else 'completions'}"
         content = json.dumps(body, separators=(",", ":")).encode()
         exchange.sent_s = time.perf_counter()
-        await self._stream(path, content, exchange, is_chat=is_chat)
+        await self._stream(self._endpoint, content, exchange, is_chat=is_chat)
         exchange.closed_s = time.perf_counter()
 
     async def memory(self) -> MemoryFacts | None:
@@ -160,14 +170,20 @@ class OpenAITarget:
         """Of the process whose id was given, and its children."""
         return None if self.options.pid is None else peak_rss_bytes(self.options.pid)
 
+    @property
+    def _endpoint(self) -> str:
+        return f"{self.address.base}/{'chat/completions' if self.options.is_chat else 'completions'}"
+
     async def _stream(self, path: str, content: bytes, exchange: Exchange, *, is_chat: bool) -> None:
         assert self._client is not None
         answer = StreamedAnswer(exchange, is_chat=is_chat)
         error = bytearray()
         exchange.reader = answer.read
 
-        def on_response(response: Response) -> Callable[[bytes, float], None]:
-            return answer.feed if _is_stream(response) else lambda body, _: _keep(error, body)
+        def on_response(response: Response) -> OnBody:
+            if _is_stream(response):
+                return answer.feed
+            return lambda body, _: _keep(error, body, _MOST_ERROR_BYTES)
 
         try:
             async with asyncio.timeout(self.options.timeout_s):
@@ -180,7 +196,8 @@ class OpenAITarget:
             return
         compressed = _compressed(response)
         if response.status != 200:
-            exchange.fail(f"http {response.status}", compressed or _message(bytes(error)))
+            told = compressed or _message(bytes(error)) + advice.of_answer(response)
+            exchange.fail(f"http {response.status}", told)
         elif compressed:
             exchange.fail(BAD_ANSWER, compressed)
         elif _is_stream(response):
@@ -204,13 +221,26 @@ class OpenAITarget:
             if exchange.failure not in [f"http {status}" for status in _REFUSALS]:
                 break
         if exchange.failure is not None and exchange.failure != NO_OUTPUT:
-            raise OctavoError(f"{self.address} does not answer a small request: {_why(exchange)}")
+            url = self.address.at(self._endpoint)
+            raise OctavoError(f"{url} does not answer a small request: {_why(exchange)}")
 
-    async def _find_model(self) -> str:
-        found = await self._get(f"{self.address.base}/models")
+    async def _list_models(self) -> list[dict[str, Any]]:
+        """What it says of its models; nothing if it need not and does not."""
+        try:
+            found = await self._get(f"{self.address.base}/models")
+        except _Unsuited as error:
+            if self.model:
+                return []
+            if error.status not in _NO_LIST:
+                raise
+            todo = "if the address is right, it does not list its models: name one with --model-name"
+            raise OctavoError(f"{error}; {todo}") from None
         listed = found.get("data") if isinstance(found, dict) else None
         listed = listed if isinstance(listed, list) else []
-        names = [str(each["id"]) for each in listed if isinstance(each, dict) and "id" in each]
+        return [each for each in listed if isinstance(each, dict)]
+
+    def _only_of(self, models: list[dict[str, Any]]) -> str:
+        names = [str(each["id"]) for each in models if "id" in each]
         if not names:
             raise OctavoError(f"{self.address} has no model; name one with --model-name")
         if len(names) > 1:
@@ -218,13 +248,9 @@ class OpenAITarget:
             raise OctavoError(f"{self.address} has {len(names)} models; choose with --model-name: {some}")
         return names[0]
 
-    async def _find_kind(self) -> str | None:
+    async def _find_kind(self, models: list[dict[str, Any]]) -> str | None:
         """Name and version of the server, if it tells; for reports only."""
-        try:
-            models = await self._get(f"{self.address.base}/models")
-            owner = str(models["data"][0]["owned_by"])
-        except (OctavoError, KeyError, IndexError, TypeError):
-            owner = ""
+        owner = str(models[0].get("owned_by", "")) if models else ""
         try:
             version = str((await self._get(f"{self.address.root}/version"))["version"])
         except (OctavoError, KeyError, TypeError):
@@ -235,22 +261,26 @@ class OpenAITarget:
         assert self._client is not None
         body = bytearray()
         try:
-            async with asyncio.timeout(min(30.0, self.options.timeout_s)):
+            timeout_s = min(_MOST_WAIT_S, self.options.timeout_s)
+            async with asyncio.timeout(timeout_s):
                 response = await self._client.request(
-                    "GET", path, on_response=lambda _: lambda part, _now: body.extend(part)
+                    "GET", path, on_response=lambda _: lambda part, _now: _keep(body, part)
                 )
-        except TimeoutError:
-            raise OctavoError(f"{self.address} does not answer") from None
         except OSError as error:
-            raise OctavoError(f"cannot reach {self.address}: {error}") from error
+            todo = advice.of_problem(self.address, error)
+            if isinstance(error, TimeoutError) and error.errno is None:  # ours, not the system's
+                raise OctavoError(f"{self.address} does not answer within {timeout_s:g} s{todo}") from None
+            raise OctavoError(f"cannot reach {self.address}: {error}{todo}") from error
+        url = self.address.at(path)
         if compressed := _compressed(response):
-            raise OctavoError(f"{self.address}{path}: {compressed}")
+            raise _Unsuited(f"{url}: {compressed}", response.status)
         if response.status != 200:
-            raise OctavoError(f"{self.address}{path}: status {response.status}: {_message(bytes(body))}")
+            told = f"status {response.status}: {_message(bytes(body))}{advice.of_answer(response)}"
+            raise _Unsuited(f"{url}: {told}", response.status)
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise OctavoError(f"{self.address}{path} is not JSON") from None
+            raise _Unsuited(f"{url} is not JSON", response.status) from None
 
 
 def _compressed(response: Response) -> str | None:
@@ -275,9 +305,11 @@ def _why_lost(problem: OSError, timeout_s: float) -> tuple[str, str]:
     return CONNECT, str(problem)
 
 
-def _keep(error: bytearray, body: bytes) -> None:
-    if len(error) < _MOST_ERROR_BYTES:
-        error.extend(body)
+def _keep(kept: bytearray, body: bytes, most: int | None = None) -> bool:
+    """An ``OnBody``, but for the time: such a body is complete when its message is."""
+    if most is None or len(kept) < most:
+        kept.extend(body)
+    return False
 
 
 def _message(body: bytes) -> str:

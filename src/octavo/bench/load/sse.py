@@ -2,19 +2,23 @@
 
 
 class EventReader:
-    """Cuts a stream into events. Lines may end in either way; comments and other fields are passed over."""
+    """Cuts a stream into events. Lines end in LF, CR LF or CR; comments and other fields are passed over.
+
+    A line is over with its CR, whose LF may come later: no event is held until the next one comes.
+    """
 
     def __init__(self) -> None:
         self._rest = bytearray()  # grows by what comes: an event of many pieces is not copied for each
-        self._held = b""
+        self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now."""
-        if self._held or b"\r" in data:
-            data = self._held + data
-            # The other half of a line's end may come with the next piece.
-            self._held = b"\r" if data.endswith(b"\r") else b""
-            data = data.removesuffix(b"\r").replace(b"\r\n", b"\n")
+        if not data:
+            return []
+        if self._after_cr or b"\r" in data:
+            begin = self._after_cr and data.startswith(b"\n")  # with the other half of a line's end
+            self._after_cr = data.endswith(b"\r")
+            data = data[begin:].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         seen = max(0, len(self._rest) - 1)
         self._rest += data
         if self._rest.find(b"\n\n", seen) < 0:

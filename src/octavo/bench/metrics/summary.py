@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from octavo.bench.load.exchange import TIMEOUT
 from octavo.bench.load.generator import LoadResult, Record
+from octavo.bench.metrics.reading import is_tpot_late, num_late_gaps
 from octavo.bench.metrics.slo import Slo
 from octavo.bench.metrics.spread import greatest, interval, spread
 from octavo.bench.metrics.timings import Timings, timings_of
@@ -80,29 +81,34 @@ def summarize(result: LoadResult, slo: Slo | None) -> dict[str, Any]:
             "without_usage": sum(r.exchange.output_tokens is None for r in good),
             "chunks_differ": sum(t.misses_tokens for t in timings),
             "tpot_unknown": sum(t.hides_tpot for t in timings),
+            "tpot_read_late": sum(is_tpot_late(r.exchange, result.stalls) for r in good),
+            "gaps_read_late": sum(num_late_gaps(r.exchange, result.stalls) for r in good),
             "resent": sum(r.exchange.was_resent for r in result.records),
             "shorter_than_asked": sum(
                 r.exchange.output_tokens is not None and t.num_tokens < r.item.max_tokens
                 for r, t in zip(good, timings, strict=True)
             ),
+            "longer_than_asked": sum(
+                t.num_tokens > r.item.max_tokens for r, t in zip(good, timings, strict=True)
+            ),
         },
     }
 
 
-def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any] | None]:
     """Means over the complete repeats, with 95 % intervals, by names such as ``"ttft_s.p50"``.
 
-    Of what is the greatest of its kind in a repeat (``"ttft_s.max"``), the greatest of all. If none is
-    complete, the last one alone.
+    None is what not all of them have. Of what is the greatest of its kind in a repeat (``"ttft_s.max"``), the
+    greatest of all. If none is complete, the last one alone.
     """
     chosen = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
     if any(repeat["at_least"] for repeat in chosen):  # where nothing timed out the latencies are whole
         chosen = [{**repeat, "at_least": repeat["at_least"] or repeat} for repeat in chosen]
-    found = {}
+    found: dict[str, dict[str, Any] | None] = {}
     for path in _SCALARS:
+        name = ".".join(path)
         values = [value for repeat in chosen if (value := _at(repeat, path)) is not None]
-        if values and len(values) == len(chosen):
-            found[".".join(path)] = over_repeats(".".join(path), values)
+        found[name] = over_repeats(name, values) if values and len(values) == len(chosen) else None
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from octavo.bench.load.exchange import TIMEOUT
+from octavo.bench.metrics.reading import too_many_late
 from octavo.bench.metrics.timings import SEVERAL
 from octavo.core.display import counted
 
@@ -21,7 +22,9 @@ def warnings_of(
 ) -> list[str]:
     """Sentences, the gravest first."""
     found = []
-    if interrupted:
+    if interrupted and not repeats:
+        found.append("Interrupted before the first repeat: nothing was measured.")
+    elif interrupted:
         complete = sum(repeat["complete"] for repeat in repeats)
         found.append(
             f"Interrupted: {complete} complete repeat{'' if complete == 1 else 's'}"
@@ -29,6 +32,7 @@ def warnings_of(
         )
     found += _failures(repeats)
     found += _timeouts(repeats)
+    found += _reading(repeats)
     found += _lateness(repeats)
     found += _counts(repeats, target)
     if len(repeats) == 1 and not interrupted:
@@ -87,6 +91,21 @@ def _timeouts(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _reading(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    late = {name: num_late for name in ("tpot_s", "itl_s") if (num_late := too_many_late(repeats, name))}
+    if not late:
+        return []
+    what = {"tpot_s": "the first or last chunk of {} of {} answers", "itl_s": "{} of {} later chunks"}
+    told = " and ".join(what[name].format(*counts) for name, counts in late.items())
+    names = " and ".join(name[:-2].upper() for name in late) + (" is" if len(late) == 1 else " are")
+    return [
+        f"The load generator read late: {told} waited for it, perhaps with others. {names} its own and not "
+        "the server's"
+        + (", and so is what an objective says of TPOT" if "tpot_s" in late else "")
+        + ": the machine is too busy, or the rate too high for one generator."
+    ]
+
+
 def _lateness(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     pairs = [(r["lateness_s"], r["ttft_s"]) for r in repeats if r["lateness_s"] and r["ttft_s"]]
     worst = max(pairs, key=lambda pair: pair[0]["p99"] / max(pair[1]["p50"], 1e-9), default=None)
@@ -104,8 +123,7 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
     ok = sum(repeat["requests"]["ok"] for repeat in repeats)
     counts: Counter[str] = Counter()
     for repeat in repeats:
-        for name in ("without_usage", "chunks_differ", "tpot_unknown", "resent", "shorter_than_asked"):
-            counts[name] += repeat["counts"][name]
+        counts.update({name: count for name, count in repeat["counts"].items() if name != "tokens_per_chunk"})
     rates = [r["counts"]["tokens_per_chunk"] for r in repeats if r["counts"]["tokens_per_chunk"]]
     if counts["without_usage"]:
         found.append(
@@ -136,4 +154,9 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
     if counts["shorter_than_asked"]:
         why = "" if target.get("ignore_eos") else ", as the model's end token was not ignored"
         found.append(f"{counts['shorter_than_asked']} of {ok} answers were shorter than asked for{why}.")
+    if counts["longer_than_asked"]:
+        found.append(
+            f"{counts['longer_than_asked']} of {ok} answers were longer than asked for: the server does not "
+            "keep to max_tokens, so it did other work than one that does."
+        )
     return found

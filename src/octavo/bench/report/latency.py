@@ -13,7 +13,7 @@ from octavo.core.units import format_bytes
 
 def document(report: Mapping[str, Any]) -> Document:
     """Of a report of ``octavo bench latency``."""
-    points = [point for point in report["points"] if "ttft_s.p50" in point["summary"]]
+    points = [point for point in report["points"] if point["summary"]["ttft_s.p50"]]
     facts = [("Model", model_fact(report)), ("Machine", machine_fact(report))]
     if ceilings := ceilings_fact(report):
         facts.append(("At most", ceilings))
@@ -34,7 +34,7 @@ def document(report: Mapping[str, Any]) -> Document:
         command=report["command_line"],
         warnings=report["warnings"],
         charts=_charts(points) if points else [],
-        sheets=[_sheet(points)],
+        sheets=[_sheet(points)] if points else [],
         footer=footer(report),
     )
 
@@ -42,7 +42,7 @@ def document(report: Mapping[str, Any]) -> Document:
 def _headline(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
     model = report["target"]["model"]
     if not points:
-        return f"{model}: no request was answered"
+        return f"{model}: " + ("no request was answered" if _has_repeats(report) else "nothing was measured")
     parts = [
         f"{seconds(point['summary']['ttft_s.p50']['mean'])} after a prompt of {point['prompt_len']:,}"
         for point in _ends(points)
@@ -50,12 +50,16 @@ def _headline(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) ->
     return f"{model}, one stream: the first token comes " + " and ".join(parts)
 
 
+def _has_repeats(report: Mapping[str, Any]) -> bool:
+    return any(point["repeats"] for point in report["points"])
+
+
 def _tiles(report: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> list[Tile]:
     tiles = []
     for point in _ends(points):
         summary, length = point["summary"], f"prompt of {point['prompt_len']:,}"
         tiles.append(Tile(f"First token, {length}", seconds(summary["ttft_s.p50"]["mean"]), "median"))
-        if tpot := summary.get("tpot_s.p50"):
+        if tpot := summary["tpot_s.p50"]:
             rate = f"{_rate(tpot)} tokens/s"
             tiles.append(Tile(f"Each token, {length}", seconds(tpot["mean"]), rate))
     if report["peak_rss_bytes"]:
@@ -75,7 +79,7 @@ def _ends(points: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 def _charts(points: Sequence[Mapping[str, Any]]) -> list[Chart]:
     found = []
     for name, title in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token")):
-        chosen = [point for point in points if f"{name}.p50" in point["summary"]]
+        chosen = [point for point in points if point["summary"][f"{name}.p50"]]
         if not chosen:
             continue
         values = [point["summary"][f"{name}.p50"] for point in chosen]
@@ -113,7 +117,7 @@ def _sheet(points: Sequence[Mapping[str, Any]]) -> Sheet:
     rows = []
     for point in points:
         summary = point["summary"]
-        ttft, tpot = summary["ttft_s.p50"], summary.get("tpot_s.p50")
+        ttft, tpot = summary["ttft_s.p50"], summary["tpot_s.p50"]
         rows.append(
             [
                 f"{point['prompt_len']:,}",

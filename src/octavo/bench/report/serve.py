@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from octavo.bench.metrics.reading import too_many_late
 from octavo.bench.metrics.summary import LATENCIES
 from octavo.bench.report.facts import ceilings_fact, machine_fact, model_fact, workload_fact
 from octavo.bench.report.numbers import figures, interval_note, percent, seconds
@@ -25,12 +26,13 @@ def document(report: Mapping[str, Any]) -> Document:
     summary = report["summary"]
     rate = summary.get("output_tokens_per_s")
     model = report["target"]["model"]
-    headline = f"{model}: no request was answered"
+    headline = f"{model}: " + ("no request was answered" if report["repeats"] else "nothing was measured")
     if rate is not None and rate["mean"] > 0:
         headline = f"{model} gives {figures(rate['mean'])} output tokens/s"
         if ttft := summary.get("ttft_s.p50"):
             headline += f", the first after {seconds(ttft['mean'])}"
-        if tpot := summary.get("tpot_s.p50"):
+        tpot = summary.get("tpot_s.p50")
+        if tpot and not too_many_late(report["repeats"], "tpot_s"):
             headline += f", then one each {seconds(tpot['mean'])}"
         headline += f" ({_how(report)})"
     facts = [("Model", model_fact(report)), ("Machine", machine_fact(report))]
@@ -46,7 +48,7 @@ def document(report: Mapping[str, Any]) -> Document:
         command=report["command_line"],
         warnings=report["warnings"],
         charts=charts(report),
-        sheets=[latency_sheet(report), repeat_sheet(report)],
+        sheets=[sheet for sheet in (latency_sheet(report), repeat_sheet(report)) if sheet.rows],
         footer=footer(report),
     )
 
@@ -168,7 +170,8 @@ def _tiles(report: Mapping[str, Any]) -> list[Tile]:
     if rate := summary.get("output_tokens_per_s"):
         tiles.append(Tile("Output tokens per second", figures(rate["mean"]), interval_note(rate)))
     for name, label in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token")):
-        if found := summary.get(f"{name}.p50"):
+        found = summary.get(f"{name}.p50")
+        if found and not (name == "tpot_s" and too_many_late(report["repeats"], name)):
             tail = summary[f"{name}.p99"]
             note = f"median; p99 {seconds(tail['mean'])}, most {seconds(summary[f'{name}.max']['mean'])}"
             tiles.append(Tile(label, seconds(found["mean"]), note))
@@ -189,16 +192,16 @@ def _how(report: Mapping[str, Any]) -> str:
     """How requests came, and what came of that where it is not the same."""
     workload = report["workload"]
     kind = workload["arrivals"]
-    most = max((repeat["most_in_flight"] for repeat in report["repeats"]), default=0)
+    most = max((repeat["most_in_flight"] for repeat in report["repeats"]), default=None)
     if kind == "closed":
         users = workload["concurrency"]
-        if most < users:
+        if most is not None and most < users:
             return f"{counted(users, 'user')}, at most {most} at once"
         return "one user at a time" if users == 1 else f"{users} users at once"
     if kind == "at-once":
-        return f"all requests at once, at most {most} under way"
+        return "all requests at once" + ("" if most is None else f", at most {most} under way")
     if kind == "trace":
-        return f"arrivals as in the trace, at most {most} at once"
+        return "arrivals as in the trace" + ("" if most is None else f", at most {most} at once")
     law = "Poisson" if kind == "poisson" else f"{workload['burstiness']:g} times as bursty as Poisson"
     came = (report["summary"].get("requests_due_per_s") or {}).get("mean")
     if came is None or abs(came / workload["rate"] - 1) <= _SAME:

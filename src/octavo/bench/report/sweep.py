@@ -95,7 +95,7 @@ def _figures(point: Mapping[str, Any]) -> list[str]:
 def _raw(point: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     """A row for a file: the settings that are named, the metrics, and how sure they are."""
     ends = [end for name in _WITH_INTERVAL for end in interval_of(point, _METRIC[name]) or (None, None)]
-    repeats = max((found["repeats"] for found in point["summary"].values()), default=0)
+    repeats = max((found["repeats"] for found in point["summary"].values() if found), default=0)
     values = [value_of(point, metric) for metric in METRICS]
     return [*(point["point"][name] for name in names), *values, *ends, repeats, point["failed_requests"]]
 

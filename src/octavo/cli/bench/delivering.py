@@ -157,7 +157,7 @@ class _Delivering:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if (error or self._failures) and not (self._is_kept or isinstance(error, BrokenPipeError)):
+        if (error or self._failures) and not self._is_kept:
             print(f"octavo: the report is {keep(self._report)}", file=sys.stderr)
         if self._failures and error is None:
             raise OctavoError("; ".join(self._failures))
@@ -179,6 +179,6 @@ class _Delivering:
         try:
             yield
         except BrokenPipeError:
-            raise  # whoever read it has had enough
+            raise  # whoever read it has had enough: no failure, but perhaps too early
         except OSError as error:
             self._failures.append(f"cannot write {where}: {error.strerror}")

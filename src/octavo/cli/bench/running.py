@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from octavo.bench import interrupts
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
 from octavo.core.errors import OctavoError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from octavo.bench.workloads.item import Workload
     from octavo.engine.llm import LLM
 
-INTERRUPTED: Final = 130  # what a shell gives a command that Ctrl-C ended
+INTERRUPTED: Final = interrupts.INTERRUPTED
 
 Repeats = Annotated[
     int, typer.Option(min=1, help="Runs of the workload, with the same lengths and arrivals.")

@@ -48,7 +48,6 @@ def serve(
         ),
     ] = "auto",
     body: Annotated[str | None, typer.Option(help="JSON object with more fields for each request.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 600.0,
     label: running.Label = None,
     engine: EngineOptions,
     per_request: running.PerRequest = False,
@@ -88,7 +87,6 @@ def serve(
             is_chat=chat,
             ignore_eos={"on": True, "off": False}.get(ignore_eos),
             body=extra,
-            timeout_s=timeout,
             **access.settings(),
         )
         target = OpenAITarget(url, server)

@@ -43,11 +43,12 @@ class ServerKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess(ServerKey):
-    """The key, the model's name and the process of one server."""
+    """The key, the model's name and the process of one server, and how long it may take."""
 
     model_name: Annotated[
         str | None, typer.Option(help="What the server calls the model. Default: it is asked.")
     ] = None
+    timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 600.0
     server_pid: Annotated[int | None, typer.Option(help="Of a local server: for its peak memory.")] = None
 
     def settings(self) -> dict[str, Any]:
@@ -63,4 +64,4 @@ class ServerAccess(ServerKey):
             raise InvalidConfig(
                 f"server_pid={pid}: no process of this machine has that id, or its memory cannot be read"
             )
-        return {"model": self.model_name, "api_key": self.read(), "pid": pid}
+        return {"model": self.model_name, "api_key": self.read(), "timeout_s": self.timeout, "pid": pid}
