@@ -91,7 +91,7 @@ def test_command(run, fake, tmp_path):
     status, out, _ = run("bench", "compare", *arguments, "--json", "--html", html)
     assert status == 0
     report = json.loads(out)
-    assert report["schema_version"] == 3
+    assert report["schema_version"] == 4
     sides = report["comparisons"][0]["sides"]
     assert [side["name"] for side in sides] == ["a", "b", "gone"]
     assert sides[1]["ratios"]["output_tokens_per_s"]["ratio"] > 1
