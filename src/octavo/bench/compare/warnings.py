@@ -144,11 +144,13 @@ def _failed(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     total = sum(each["requests"]["total"] for each in rounds)
     reasons = ", ".join(f"{why} ({count})" if len(by_reason) > 1 else why for why, count in by_reason.items())
     which = (
-        "None of its rounds counts" if odd == len(rounds) else f"{odd} of {len(rounds)} rounds do not count"
+        "none of its rounds counts"
+        if odd == len(rounds)
+        else f"{odd} of its {len(rounds)} rounds do not count"
     )
     return [
-        f"{by_reason.total()} of {total} requests failed: {reasons}. {which}, for neither side: "
-        "who refuses work has less of it, so rates and times cannot be compared."
+        f"{by_reason.total()} of {total} requests failed: {reasons}. Who refuses work has less of it: rates "
+        f"and times of these rounds cannot be compared: {which}."
     ]
 
 

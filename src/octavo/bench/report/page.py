@@ -36,7 +36,7 @@ def as_html(document: Document) -> str:
 
 def _unbroken(text: str) -> str:
     """Numbers and their units stay on one line."""
-    return re.sub(r"(\d) (?=ms\b|s\b|µs\b|tokens/s)", "\\1&nbsp;", escape(text))
+    return re.sub(r"(\d) (?=ms\b|s\b|µs\b|x\b|%|tokens/s)", "\\1&nbsp;", escape(text))
 
 
 def _tile(tile: Tile) -> str:
