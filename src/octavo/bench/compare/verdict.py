@@ -18,7 +18,7 @@ from octavo.bench.compare.wording import (
 from octavo.bench.report.parts import Tile
 
 Side = Mapping[str, Any]
-_IN_HEADLINE: Final = (GOODPUT, "output_tokens_per_s", "prompt_tokens_per_s", "ttft_s.p50", "tpot_s.p50")
+_IN_HEADLINE: Final = 2
 _ALSO: Final = ("output_tokens_per_s", *LATENCIES)
 
 
@@ -91,7 +91,7 @@ def _sentence(comparison: Mapping[str, Any], rounds: int) -> str | None:
         return None
     first, other = comparison["sides"][0]["name"], rival["name"]
     metrics = _metrics(comparison, rival)
-    chosen = [metric for metric in metrics if metric in _IN_HEADLINE] or metrics[:1]
+    chosen = metrics[:_IN_HEADLINE]
     where = f"Scene {comparison['task']}: " if comparison["task"] else ""
     text = ", ".join(_clause(comparison, rival, metric, rounds) for metric in chosen)
     return f"{where}{first} against {other}: {text}"
