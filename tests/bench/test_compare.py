@@ -112,7 +112,7 @@ def test_command(run, fake, tmp_path):
     assert document(report).tiles[0].value != "-"
     status, out, _ = run("bench", "compare", *arguments)
     assert status == 0
-    assert "a is better by" in out
+    assert "Above 1 x a is better" in out
 
 
 def test_each_server_has_a_name_of_its_own_for_the_model_and_all_chat(run, fake):

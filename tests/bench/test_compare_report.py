@@ -189,8 +189,7 @@ def test_an_interval_that_says_nothing_is_a_dash(low, high, text):
 def test_several_tasks_have_a_tile_each_and_one_table_over_all():
     each = [compared(rates(20.0, 20.0), rates(10.0, 10.0), task=name) for name in "ab"]
     assert headline(each, 2) == (
-        "Scene a: a against b: 20.0 vs 10.0 output tokens/s (2.00 x, 2.00 to 2.00); "
-        "Scene b: a against b: 20.0 vs 10.0 output tokens/s (2.00 x, 2.00 to 2.00)"
+        "a against the best other: scene a 2.00 x b (2.00 to 2.00), scene b 2.00 x b (2.00 to 2.00)"
     )
     assert [tile.label for tile in tiles(each, 2)] == ["Scene a, output tokens/s", "Scene b, output tokens/s"]
 

@@ -119,7 +119,11 @@ def why_nothing(found: Mapping[str, Any]) -> str | None:
     if any(side["ratios"] or side["differences"] for side in sides):
         return None
     failures = [f"{side['name']}: {side['failure']}" for side in sides if side["failure"]]
-    return "; ".join(dict.fromkeys(failures)) or next(iter(found["warnings"]), "no round was complete")
+    if failures:
+        return "; ".join(dict.fromkeys(failures))
+    rounds = found["settings"]["rounds"]
+    reasons = [text for each in found["comparisons"] for text in warnings_of(each, rounds=rounds)]
+    return reasons[0] if reasons else "no round was complete"
 
 
 def stop_when_told() -> asyncio.Event:

@@ -147,11 +147,8 @@ def task_sheet(comparison: Mapping[str, Any], rounds: int) -> Sheet:
             found = found_of(side, metric) if has_ratio(comparison, metric) else None
             row += [value(metric, _mean(side, metric)), cell(metric, found, rounds)]
         rows.append(row)
-    columns = [
-        "",
-        first["name"],
-        *(c for side in others for c in (side["name"], f"{first['name']} is better by")),
-    ]
+    how = f"{first['name']} is better by" if len(others) == 1 else "ratio"  # the note says of whom
+    columns = ["", first["name"], *(column for side in others for column in (side["name"], how))]
     title = (
         f"Scene {comparison['task']}: {comparison['description']}" if comparison["task"] else "All metrics"
     )
@@ -164,7 +161,7 @@ def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet
     columns, rows = [""], [[name] for name in _names(comparisons)]
     for each in comparisons:
         metric = each["judged_by"][0]
-        columns += [f"{each['task']}, {NAMES[metric]}", f"{first} is better by"]
+        columns += [f"{each['task']}, {NAMES[metric]}", "ratio"]
         for row in rows:
             side = _side(each, row[0])
             found = None if side is None else found_of(side, metric)

@@ -24,12 +24,15 @@ _ALSO: Final = ("output_tokens_per_s", *LATENCIES)
 
 def headline(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> str:
     """Against the best other in each task: a win over the slowest says little."""
-    parts = [part for each in comparisons if (part := _sentence(each, rounds)) is not None]
+    say = _sentence if len(comparisons) == 1 else _of_scene
+    parts = [say(each, rival, rounds) for each in comparisons if (rival := rival_of(each)) is not None]
     if not parts:
         failed = [side for each in comparisons for side in each["sides"] if side["failure"]]
         why = f"{failed[0]['name']} {failed[0]['failure']}" if failed else "the warnings say why"
         return f"Nothing could be compared: {why}"
-    return "; ".join(parts)
+    if len(comparisons) > 1:
+        return f"{comparisons[0]['sides'][0]['name']} against the best other: {', '.join(parts)}"
+    return parts[0]
 
 
 def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
@@ -85,16 +88,21 @@ def _metrics(comparison: Mapping[str, Any], rival: Side) -> list[str]:
     return []
 
 
-def _sentence(comparison: Mapping[str, Any], rounds: int) -> str | None:
-    rival = rival_of(comparison)
-    if rival is None:
-        return None
-    first, other = comparison["sides"][0]["name"], rival["name"]
-    metrics = _metrics(comparison, rival)
-    chosen = metrics[:_IN_HEADLINE]
+def _sentence(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
+    chosen = _metrics(comparison, rival)[:_IN_HEADLINE]
     where = f"Scene {comparison['task']}: " if comparison["task"] else ""
     text = ", ".join(_clause(comparison, rival, metric, rounds) for metric in chosen)
-    return f"{where}{first} against {other}: {text}"
+    return f"{where}{comparison['sides'][0]['name']} against {rival['name']}: {text}"
+
+
+def _of_scene(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
+    """One of several: the ratio alone, as the values are in the tiles."""
+    metric = _metrics(comparison, rival)[0]
+    found = found_of(rival, metric)
+    assert found is not None
+    doubt = "no difference shown, " if is_sure(metric, found) and not is_difference(metric, found) else ""
+    how = extent(metric, found, rounds)
+    return f"scene {comparison['task']} {amount(metric, found)} {rival['name']} ({doubt}{how})"
 
 
 def _clause(comparison: Mapping[str, Any], rival: Side, metric: str, rounds: int) -> str:
