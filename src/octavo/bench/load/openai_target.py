@@ -207,10 +207,7 @@ class OpenAITarget:
             raise OctavoError(f"{self.address} does not answer a small request: {_why(exchange)}")
 
     async def _find_model(self) -> str:
-        try:
-            found = await self._get(f"{self.address.base}/models")
-        except _NotThere as error:
-            raise OctavoError(f"{error}; name the model with --model-name") from None
+        found = await self._get(f"{self.address.base}/models")
         listed = found.get("data") if isinstance(found, dict) else None
         listed = listed if isinstance(listed, list) else []
         names = [str(each["id"]) for each in listed if isinstance(each, dict) and "id" in each]
@@ -249,16 +246,11 @@ class OpenAITarget:
         if compressed := _compressed(response):
             raise OctavoError(f"{self.address}{path}: {compressed}")
         if response.status != 200:
-            kind = _NotThere if response.status == 404 else OctavoError
-            raise kind(f"{self.address}{path}: status {response.status}: {_message(bytes(body))}")
+            raise OctavoError(f"{self.address}{path}: status {response.status}: {_message(bytes(body))}")
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise OctavoError(f"{self.address}{path} is not JSON") from None
-
-
-class _NotThere(OctavoError):
-    """Status 404."""
 
 
 def _compressed(response: Response) -> str | None:

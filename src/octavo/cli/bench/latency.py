@@ -8,7 +8,7 @@ from octavo.cli import options
 from octavo.cli.bench import running
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.engine_options import EngineOptions
-from octavo.cli.bench.server_options import USUAL_TIMEOUT_S, ServerAccess, Timeout
+from octavo.cli.bench.server_options import ServerAccess
 from octavo.cli.bench.workload_making import make_vocabulary
 from octavo.cli.bench.workload_options import VocabSize, WorkloadSeed
 from octavo.cli.completion import complete_model
@@ -36,7 +36,6 @@ def latency(
     seed: WorkloadSeed = 0,
     vocab_size: VocabSize = None,
     access: ServerAccess,
-    timeout: Timeout = USUAL_TIMEOUT_S,
     label: running.Label = None,
     engine: EngineOptions,
     no_ceilings: running.NoCeilings = False,
@@ -75,7 +74,7 @@ def latency(
     if url is not None:
         from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 
-        found = run(OpenAITarget(url, ServerOptions(timeout_s=timeout, **access.settings())), None)
+        found = run(OpenAITarget(url, ServerOptions(**access.settings())), None)
     else:
         assert model is not None
         with running.loaded(model, **engine.settings()) as (llm, start_s):

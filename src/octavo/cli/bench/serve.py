@@ -8,14 +8,7 @@ from octavo.cli import options
 from octavo.cli.bench import running
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.engine_options import EngineOptions
-from octavo.cli.bench.server_options import (
-    USUAL_TIMEOUT_S,
-    IgnoreEos,
-    ServerAccess,
-    Timeout,
-    parse_body,
-    parse_ignore_eos,
-)
+from octavo.cli.bench.server_options import IgnoreEos, ServerAccess, parse_body, parse_ignore_eos
 from octavo.cli.bench.unused_options import refuse_unused
 from octavo.cli.bench.workload_making import make_plan, make_workload
 from octavo.cli.bench.workload_options import ArrivalOptions, Chat, SloText, WorkloadOptions
@@ -46,7 +39,6 @@ def serve(
     access: ServerAccess,
     ignore_eos: IgnoreEos = "auto",
     body: Annotated[str | None, typer.Option(help="JSON object with more fields for each request.")] = None,
-    timeout: Timeout = USUAL_TIMEOUT_S,
     label: running.Label = None,
     engine: EngineOptions,
     per_request: running.PerRequest = False,
@@ -84,7 +76,6 @@ def serve(
             is_chat=chat,
             ignore_eos=asks_full,
             body=extra,
-            timeout_s=timeout,
             **access.settings(),
         )
         target = OpenAITarget(url, server)

@@ -25,7 +25,7 @@ USUAL_TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """The key, the model's name and the process of one server."""
+    """The key, the model's name and the process of one server, and how long it may take."""
 
     api_key: Annotated[
         str | None,
@@ -37,6 +37,7 @@ class ServerAccess:
     model_name: Annotated[
         str | None, typer.Option(help="What the server calls the model. Default: it is asked.")
     ] = None
+    timeout: Timeout = USUAL_TIMEOUT_S
     server_pid: Annotated[int | None, typer.Option(help="Of a local server: for its peak memory.")] = None
 
     def settings(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class ServerAccess:
             if key is not None:
                 raise InvalidConfig("give either --api-key or --api-key-file")
             key = key_in(self.api_key_file)
-        return {"model": self.model_name, "api_key": key, "pid": pid}
+        return {"model": self.model_name, "api_key": key, "timeout_s": self.timeout, "pid": pid}
 
 
 def key_in(file: Path) -> str:
