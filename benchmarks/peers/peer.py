@@ -9,6 +9,7 @@ from workshop import Workshop
 
 from octavo.bench.compare.contestant import Facts, Running
 from octavo.bench.compare.program import Program
+from octavo.bench.load.openai_target import ServerOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class Peer:
         Raises:
             OctavoError: it does not start; says why.
         """
-        running = await self.program(workshop, model, load).start()
+        running = await self.program(workshop, model, load).start(ServerOptions())
         try:
             yield running
         finally:

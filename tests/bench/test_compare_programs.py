@@ -17,7 +17,8 @@ from octavo.bench.compare.contestant import Facts
 from octavo.bench.compare.lines_target import LinesTarget
 from octavo.bench.compare.program import Program, read_program, write_program
 from octavo.bench.compare.watchdog import Watchdog
-from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, REFUSED, Exchange
+from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, REFUSED, TIMEOUT, Exchange
+from octavo.bench.load.openai_target import ServerOptions
 from octavo.core.errors import InvalidConfig, OctavoError
 
 HERE = Path(__file__).parent
@@ -100,7 +101,7 @@ def test_a_program_is_frozen_and_ended(driver):
     program, starts = driver
 
     async def go():
-        running = await program.start()
+        running = await program.start(ServerOptions())
         pid = int(starts.read_text())
         running.rest()
         wait_until_it_rests(pid)
@@ -123,7 +124,7 @@ def test_a_driver_refuses_and_dies(driver):
     program, _ = driver
 
     async def go():
-        running = await program.start()
+        running = await program.start(ServerOptions())
         exchange = Exchange()
         await running.target.send("refuse", 2, exchange)
         assert (exchange.failure, exchange.detail) == (REFUSED, "not in the mood")
@@ -159,7 +160,9 @@ def test_a_program_may_serve_several_models_and_chat(tmp_path):
         model_name="two",
     )
     chats = dataclasses.replace(TASK, workload=dataclasses.replace(TASK.workload, form="chat"))
-    side = compared([program], task=chats, rounds=1, is_chat=True)["comparisons"][0]["sides"][0]
+    side = compared([program], task=chats, rounds=1, asking=ServerOptions(is_chat=True))["comparisons"][0][
+        "sides"
+    ][0]
     assert side["failure"] is None
     assert (side["told"]["model"], side["told"]["endpoint"]) == ("two", "chat/completions")
     assert side["rounds"][0]["requests"]["ok"] == 3
@@ -168,8 +171,25 @@ def test_a_program_may_serve_several_models_and_chat(tmp_path):
 def test_a_library_behind_pipes_does_not_chat(driver):
     program, starts = driver
     with pytest.raises(InvalidConfig, match="library has no chat endpoint: leave it out, or --chat"):
-        compared([program], is_chat=True)
+        compared([program], asking=ServerOptions(is_chat=True))
+    with pytest.raises(InvalidConfig, match="library always ignores end tokens: leave out --ignore-eos off"):
+        compared([program], asking=ServerOptions(ignore_eos=False))
     assert starts.read_text() == ""
+
+
+def test_a_library_that_hangs_times_out():
+    async def go():
+        reader = asyncio.StreamReader()
+        target = LinesTarget(Mute(), reader, timeout_s=0.05)
+        reader.feed_data(b'{"ready": true}\n')
+        await target.open()
+        exchange = Exchange()
+        await target.send("hello", 2, exchange)
+        await target.close()
+        return exchange
+
+    exchange = asyncio.run(asyncio.wait_for(go(), 30))
+    assert (exchange.failure, exchange.detail) == (TIMEOUT, "after 0.05 s")
 
 
 @pytest.mark.parametrize("protocol", ["openai", "lines"])
@@ -177,19 +197,19 @@ def test_the_last_words_of_a_program_are_told(protocol):
     command = [sys.executable, "-c", "import sys; print('no such device', file=sys.stderr); sys.exit(9)"]
     program = Program(facts=Facts(name="x"), command=command, protocol=protocol, timeout_s=30)
     with pytest.raises(OctavoError, match="ended with status 9; it said: no such device"):
-        asyncio.run(program.start())
+        asyncio.run(program.start(ServerOptions()))
 
 
 def test_a_program_that_never_answers():
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     program = Program(facts=Facts(name="x"), command=command, timeout_s=0.5)
     with pytest.raises(OctavoError, match=r"no answer within 0\.5 s; it said nothing"):
-        asyncio.run(program.start())
+        asyncio.run(program.start(ServerOptions()))
 
 
 def test_a_program_that_is_not_there():
     with pytest.raises(OctavoError, match="cannot start /no/such/thing"):
-        asyncio.run(Program(facts=Facts(name="x"), command=["/no/such/thing"]).start())
+        asyncio.run(Program(facts=Facts(name="x"), command=["/no/such/thing"]).start(ServerOptions()))
 
 
 def test_programs_are_written_and_read(driver, tmp_path):
@@ -314,7 +334,7 @@ def test_a_line_without_end_ends_the_program_not_the_comparison():
 async def answered(*lines, limit=1 << 20):
     """A request to a program that answers so."""
     reader = asyncio.StreamReader(limit=limit)
-    target = LinesTarget(Mute(), reader)
+    target = LinesTarget(Mute(), reader, timeout_s=30)
     reader.feed_data(b'{"ready": true}\n')
     await target.open()
     exchange = Exchange()

@@ -4,15 +4,17 @@ import math
 
 import pytest
 
-from octavo.bench.compare.ratios import METRICS, means, ratio, ratios
+from octavo.bench.compare.ratios import METRICS, differences, means, ratio, ratios
 from octavo.bench.compare.warnings import warnings_of
 
 
 def summary(failed=0, complete=True, tokens=12, asked=12, without_usage=0, **metrics):
+    failures = {"http 429": {"count": failed, "example": ""}} if failed else {}
     counts = {"without_usage": without_usage, "shorter_than_asked": 0, "tokens_per_chunk": 1.0}
     return {
         "complete": complete,
-        "requests": {"failed": failed, "ok": 3, "total": 3},
+        "requests": {"failed": failed, "ok": 3 - failed, "total": 3},
+        "failures": failures,
         "prompt_tokens": 100,
         "cached_tokens": 0,
         "output_tokens": tokens,
@@ -31,6 +33,24 @@ def test_ratio_by_hand():
     assert found["low"] == pytest.approx(math.exp(1.5 * math.log(2) - half))
     assert found["high"] == pytest.approx(math.exp(1.5 * math.log(2) + half))
     assert found["rounds"] == pytest.approx([2, 4])
+
+
+def test_there_is_no_ratio_to_nothing():
+    some, none = summary(itl_s={"max": 0.5}), summary(itl_s={"max": 0.0})
+    assert ratio("itl_s.max", [some, some], [some, none]) is None
+
+
+def test_goodput_is_compared_by_difference_as_it_may_be_nothing():
+    ours = [summary(goodput={"fraction": each}) for each in (1.0, 0.8)]
+    theirs = [summary(goodput={"fraction": 0.0}, failed=each) for each in (0, 2)]
+    found = differences(ours, theirs)["goodput.fraction"]
+    # 1.0 and 0.8: mean 0.9, standard deviation 0.2 / sqrt 2, Student's t 12.7062; it cannot be above 1.
+    assert found["difference"] == pytest.approx(0.9)
+    assert found["low"] == pytest.approx(0.9 - 12.7062 * 0.1)
+    assert found["high"] == 1.0
+    assert found["rounds"] == pytest.approx([1.0, 0.8])
+    silent = summary(goodput={"fraction": 0.0}, failed=3)
+    assert differences(ours, [silent, silent]) == {}
 
 
 def test_less_of_a_time_is_better():
@@ -69,21 +89,25 @@ def test_gaps_are_told_by_median_and_greatest_too():
 def every_metric(**more):
     latencies = {f"{name}_s": {"p50": 1.0, "p99": 1.0, "max": 1.0} for name in ("ttft", "tpot", "itl", "e2e")}
     rates = dict.fromkeys(("output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s"), 1.0)
-    return summary(**latencies, **rates, goodput={"requests_per_s": 1.0}, **more)
+    good = {"fraction": 0.5, "requests_per_s": 1.0}
+    return summary(**latencies, **rates, **{"goodput": good} | more)
 
 
 def test_all_that_is_known_is_compared():
     assert set(ratios([every_metric()], [every_metric()])) == set(METRICS)
+    assert set(means([every_metric()])) == ALL
 
 
-COUNTING = {"output_tokens_per_s", "tpot_s.p50", "tpot_s.p99", "goodput.requests_per_s"}
+GOOD = {"goodput.fraction", "goodput.requests_per_s"}
+ALL = {*METRICS, *GOOD}
+COUNTING = {"output_tokens_per_s", "tpot_s.p50", "tpot_s.p99"}
 
 
 @pytest.mark.parametrize("pieces", [3, 24])
 def test_pieces_are_no_tokens(pieces):
     """Without usage, only pieces are seen: with 4 tokens in each, a rate would be a quarter of the true."""
     uncounted = every_metric(tokens=pieces, without_usage=3)
-    assert set(METRICS) - set(means([uncounted])) == COUNTING
+    assert ALL - set(means([uncounted])) == COUNTING | GOOD
     assert set(METRICS) - set(ratios([every_metric()], [uncounted])) == COUNTING
     assert set(METRICS) - set(ratios([uncounted], [every_metric()])) == COUNTING
 
@@ -95,9 +119,10 @@ def test_as_many_pieces_as_asked_for_are_counted():
 
 def test_answers_of_other_lengths_are_other_work():
     other = every_metric(tokens=11)
-    whole = {"output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s", "goodput.requests_per_s"}
+    whole = {"output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s"}
     assert set(METRICS) - set(ratios([every_metric()], [other])) == whole | {"e2e_s.p50", "e2e_s.p99"}
-    assert set(means([other])) == set(METRICS)  # each is true on its own
+    assert differences([every_metric()], [other]) == {}
+    assert set(means([other])) == ALL  # each is true on its own
     a, b = every_metric(tokens=100, asked=100), every_metric(tokens=98, asked=100)
     assert set(ratios([a], [b])) == set(METRICS)
     assert ratio("e2e_s.p50", [a, a], [other, b])["rounds"] == [1.0]
@@ -125,6 +150,7 @@ def comparison(*sides, task=""):
                 "failure": None,
                 "is_restarted": False,
                 "ran_before": False,
+                "kept_up": None,
                 "told": {"ignore_eos": True},
                 "rounds": rounds,
             }
@@ -133,20 +159,38 @@ def comparison(*sides, task=""):
     }
 
 
+def told(comparison):
+    return warnings_of(comparison, rounds=len(comparison["sides"][0]["rounds"]))
+
+
 def test_nothing_odd_is_no_warning():
-    rounds = [every_metric(), None, every_metric(complete=False, tokens=3)]
-    assert warnings_of(comparison(rounds, rounds)) == []
+    rounds = [every_metric(), None, every_metric()]
+    assert told(comparison(rounds, rounds)) == []
+
+
+def test_a_round_that_was_interrupted_has_not_failed():
+    """Of 3 requests one was answered, and two were under way when Ctrl-C came."""
+    cut = every_metric(failed=2, complete=False) | {"failures": {"interrupted": {"count": 2, "example": ""}}}
+    assert told(comparison([every_metric(), cut], [every_metric(), None])) == [
+        "a: round 2 was interrupted, and does not count."
+    ]
+    late = cut | {"failures": {"timed out": {"count": 1}, "interrupted": {"count": 1}}}
+    assert told(comparison([every_metric(), late], [every_metric(), every_metric()])) == [
+        "a: 1 of 6 requests failed: timed out. Who refuses work has less of it: rates and "
+        "times of these rounds cannot be compared: 1 of its 2 rounds do not count.",
+        "a: round 2 ended with the first request that timed out, and does not count.",
+    ]
 
 
 def test_a_side_without_usage_is_warned_of():
     odd = every_metric(tokens=1200, asked=4800, without_usage=3)
-    assert warnings_of(comparison([every_metric(), every_metric()], [odd, odd], task="c")) == [
+    assert told(comparison([every_metric(), every_metric()], [odd, odd], task="c")) == [
         "b (scene c): 6 answers came without usage, in 2,400 pieces where 9,600 tokens were asked for. How "
         "many tokens they had is not known: there are no tokens/s and no TPOT, and other ratios hold only if "
         "these answers were as long as the others'."
     ]
     fine = every_metric(without_usage=3)
-    assert warnings_of(comparison([every_metric()], [fine])) == [
+    assert told(comparison([every_metric()], [fine])) == [
         "b: answers came without usage; as many pieces came as tokens were asked for."
     ]
 
@@ -154,9 +198,9 @@ def test_a_side_without_usage_is_warned_of():
 def test_short_answers_are_warned_of():
     short = every_metric(tokens=9)
     short["counts"]["shorter_than_asked"] = 2
-    told = comparison([every_metric(), every_metric()], [every_metric(), short])
-    told["sides"][1]["told"] = {"ignore_eos": False}
-    assert warnings_of(told) == [
+    odd = comparison([every_metric(), every_metric()], [every_metric(), short])
+    odd["sides"][1]["told"] = {"ignore_eos": False}
+    assert told(odd) == [
         "b: 2 of 6 answers were shorter than asked for, as the model's end token was not ignored.",
         "In 1 of 2 rounds a answered 12 tokens and b 9 to the same requests: rates and E2E of these are not "
         "compared.",
@@ -164,9 +208,7 @@ def test_short_answers_are_warned_of():
 
 
 def test_other_prompts_are_warned_of():
-    assert warnings_of(
-        comparison([every_metric()] * 2, [every_metric(), every_metric(prompt_tokens=110)])
-    ) == [
+    assert told(comparison([every_metric()] * 2, [every_metric(), every_metric(prompt_tokens=110)])) == [
         "In 1 of 2 rounds a counted 100 tokens and b 110 in the same prompts: prompt tokens/s of these are "
         "not compared."
     ]
@@ -175,26 +217,27 @@ def test_other_prompts_are_warned_of():
 def test_several_tokens_at_once_are_warned_of():
     odd = every_metric()
     odd["counts"]["tokens_per_chunk"] = 4.0
-    assert warnings_of(comparison([every_metric()], [odd])) == [
+    assert told(comparison([every_metric()], [odd])) == [
         "b: 4.00 tokens came at once on average: ITL is the gap between pieces."
     ]
 
 
 def test_failed_requests_are_warned_of_and_nothing_else_of_their_round():
     odd = every_metric(failed=1, tokens=3, without_usage=3, cached_tokens=90)
-    assert warnings_of(comparison([every_metric()], [odd])) == [
-        "b: 1 of 3 requests failed; their rounds do not count."
+    assert told(comparison([every_metric()], [odd])) == [
+        "b: 1 of 3 requests failed: http 429. Who refuses work has less of it: rates and "
+        "times of these rounds cannot be compared: none of its rounds counts."
     ]
 
 
 def test_caches_that_differ_are_warned_of():
     few, many = every_metric(cached_tokens=5), every_metric(cached_tokens=92)
-    (text,) = warnings_of(comparison([few, few, few], [few, every_metric(cached_tokens=60), many]))
+    (text,) = told(comparison([few, few, few], [few, every_metric(cached_tokens=60), many]))
     assert text.startswith("In round 3 b found 92% of its prompt tokens in a cache, a 5%: ")
     assert "b was started for this" in text
     before = comparison([few], [many])
     before["sides"][1]["ran_before"] = True
-    (text,) = warnings_of(before)
+    (text,) = told(before)
     assert "b ran before and may know these prompts" in text
-    assert warnings_of(comparison([few], [every_metric(cached_tokens=15)])) == []
-    assert warnings_of(comparison([every_metric(cached_tokens=None)], [many])) == []
+    assert told(comparison([few], [every_metric(cached_tokens=15)])) == []
+    assert told(comparison([every_metric(cached_tokens=None)], [many])) == []

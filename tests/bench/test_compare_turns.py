@@ -18,6 +18,10 @@ from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.prompts_file import read_prompts
 from octavo.core.errors import InvalidConfig
 
+# Student's t by hand: 12.7062 / sqrt(2) and 4.3027 / sqrt(3), beside 3.1824 / sqrt(4).
+TWO = "2 rounds have intervals 5.6 times as wide as 4 rounds would have."
+THREE = "3 rounds have intervals 1.6 times as wide as 4 rounds would have."
+
 
 def test_order_by_hand():
     assert [order_of(number, 2) for number in range(3)] == [[0, 1], [1, 0], [1, 0]]
@@ -76,7 +80,7 @@ def test_what_is_started_here_gets_the_same_in_alternate_order(two):
         values = [[metric_of(each, metric) for each in side["rounds"]] for side in (first, second)]
         by_hand = [x / y if metric.startswith("output") else y / x for x, y in zip(*values, strict=True)]
         assert told["rounds"] == pytest.approx(by_hand)
-    assert found["warnings"] == []
+    assert found["warnings"] == [THREE]
 
 
 def test_servers_that_ran_before_get_contents_of_their_own(two):
@@ -87,7 +91,7 @@ def test_servers_that_ran_before_get_contents_of_their_own(two):
     assert len(set(every)) == len(every) == 24  # nothing is asked twice, of whomever
     assert {len(prompt) for group in prompts for prompt in group} == {4}
     assert found["comparisons"][0]["workload"]["contents"] == "own"
-    assert found["warnings"] == []
+    assert found["warnings"] == [THREE]
 
 
 def test_one_server_that_ran_before_gets_what_the_others_get(two):
@@ -106,7 +110,8 @@ def test_the_same_server_twice_does_not_answer_from_its_cache(fake):
     prompts = [prompt for prompt in seen if prompt != '"Hello"']
     assert len(set(prompts)) == len(prompts) == 18
     assert found["warnings"] == [
-        f"a and b are the same server, {server.url}: their ratio says how much is chance."
+        f"a and b are the same server, {server.url}: their ratio says how much is chance.",
+        TWO,
     ]
 
 
@@ -116,7 +121,8 @@ def test_two_models_of_one_server_may_be_compared(fake, tmp_path):
     found = compared(both, rounds=2)
     assert found["warnings"] == [
         f"a and b are one server, {server.url}: if its models one and two are the same, "
-        "the ratio says how much is chance."
+        "the ratio says how much is chance.",
+        TWO,
     ]
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": [1, 2, 3]}\n')
@@ -140,6 +146,7 @@ def test_prompts_of_a_file_cannot_be_others(fake, tmp_path):
         "what another computed.",
         "Each of the 2 rounds has the same prompts: what a contestant's cache remembers of them is not "
         "computed again. --rounds 1 measures each once.",
+        TWO,
     ]
     found = compared([at(a, "a"), at(b, "b")], task=task, rounds=1)
     assert not any("rounds has the same" in text for text in found["warnings"])

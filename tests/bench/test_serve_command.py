@@ -63,7 +63,7 @@ def test_a_server(run, fake, tmp_path):
     assert (status, err) == (0, "")
     report = json.loads(out)
     assert json.loads((tmp_path / "r.json").read_text()) == report
-    assert (report["schema_version"], report["command"]) == (3, "serve")
+    assert (report["schema_version"], report["command"]) == (4, "serve")
     assert report["command_line"].startswith("octavo bench serve http://127.0.0.1:")
     assert "sesame" not in out
     assert set(report["machine"]) == MACHINE

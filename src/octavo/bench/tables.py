@@ -18,13 +18,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # a "[" is one
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
     console.print(title, style="bold", soft_wrap=True)
     console.print(table)
     if note:
-        console.print(note, style="dim", soft_wrap=True, markup=False)
+        console.print(note, style="dim", soft_wrap=True)
     console.print()
 
 

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from octavo.bench.ceilings import Meter
 from octavo.bench.compare.contestant import Contestant
-from octavo.bench.compare.ratios import means, ratios
+from octavo.bench.compare.judging import is_open, judged_by, kept_up
+from octavo.bench.compare.ratios import differences, means, ratios
 from octavo.bench.compare.rounds import CompareSettings, Side, restarted_note, run_rounds
 from octavo.bench.compare.scenes import Task
 from octavo.bench.compare.turns import Contents, order_of
-from octavo.bench.compare.warnings import warnings_beforehand, warnings_of
+from octavo.bench.compare.warnings import few_rounds, warnings_beforehand, warnings_of
 from octavo.bench.experiment import Progress
 from octavo.bench.workloads.item import digest
 
@@ -90,14 +91,14 @@ async def compare(
             stop=stop,
             between_rounds=(lambda: None) if ceilings is None else ceilings.measure,
         )
-        comparisons.append(_of_task(task, sides, contents))
+        comparisons.append(_of_task(task, sides, contents, settings))
     found = ["Interrupted: what follows is a part of it."] if stop.is_set() else []
     found += [f"{name} is not there: {why}" for name, why in (absent or {}).items()]
     found += beforehand
     for comparison in comparisons:
-        found += warnings_of(comparison)
-    if settings.rounds == 1 and not stop.is_set():
-        found.append("One round only: no confidence intervals, and the first has the first turn.")
+        found += warnings_of(comparison, rounds=settings.rounds, interrupted=stop.is_set())
+    if not stop.is_set() and (text := few_rounds(settings.rounds)) is not None:
+        found.append(text)
     return {
         "settings": settings.as_dict(),
         "comparisons": comparisons,
@@ -106,6 +107,23 @@ async def compare(
         "warnings": list(dict.fromkeys(found)),
         "interrupted": stop.is_set(),
     }
+
+
+def why_nothing(found: Mapping[str, Any]) -> str | None:
+    """Why no two sides could be compared in anything; None if some could.
+
+    Args:
+        found: what ``compare`` gave.
+    """
+    sides = [side for each in found["comparisons"] for side in each["sides"]]
+    if any(side["ratios"] or side["differences"] for side in sides):
+        return None
+    failures = [f"{side['name']}: {side['failure']}" for side in sides if side["failure"]]
+    if failures:
+        return "; ".join(dict.fromkeys(failures))
+    rounds = found["settings"]["rounds"]
+    reasons = [text for each in found["comparisons"] for text in warnings_of(each, rounds=rounds)]
+    return reasons[0] if reasons else "no round was complete"
 
 
 def stop_when_told() -> asyncio.Event:
@@ -125,19 +143,26 @@ def stop_when_told() -> asyncio.Event:
     return stop
 
 
-def _of_task(task: Task, sides: Sequence[Side], contents: Contents) -> dict[str, Any]:
+def _of_task(
+    task: Task, sides: Sequence[Side], contents: Contents, settings: CompareSettings
+) -> dict[str, Any]:
+    first = sides[0]
     told = []
     for side in sides:
-        entry = {**side.as_dict(), "means": means(side.rounds)}
-        if side is not sides[0]:
-            entry["ratios"] = ratios(sides[0].rounds, side.rounds)
+        entry = {
+            **side.as_dict(),
+            "means": means(side.rounds),
+            "kept_up": kept_up(side.rounds) if is_open(task.plan.kind) else None,
+            "ratios": None if side is first else ratios(first.rounds, side.rounds),
+            "differences": None if side is first else differences(first.rounds, side.rounds),
+        }
         if side.is_restarted:
             entry["restarted"] = restarted_note(side)
         told.append(entry)
     return {
         "task": task.name,
         "description": task.description,
-        "rate": task.rate,
+        "judged_by": judged_by(task, has_objective=settings.slo is not None),
         "workload": {
             **task.workload.describe(),
             **task.plan.describe(),
@@ -146,7 +171,7 @@ def _of_task(task: Task, sides: Sequence[Side], contents: Contents) -> dict[str,
         },
         "order": [
             [told[place]["name"] for place in order_of(number, len(told))]
-            for number in range(len(sides[0].rounds))
+            for number in range(len(first.rounds))
         ],
         "sides": told,
     }

@@ -3,11 +3,14 @@
 import ipaddress
 import socket
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from octavo.bench.load.http import Address
 from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
 from octavo.bench.load.target import Target
+from octavo.core.errors import InvalidConfig, shown
+
+_LONGEST_NAME: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +18,13 @@ class Facts:
     """What a reader must know of a contestant.
 
     Attributes:
-        name: short; no two in a comparison have the same.
+        name: short, of characters that print; no two in a comparison have the same.
         precision: of weights, activations and KV, as far as known.
         settings: what else was chosen, in words.
         note: how it was made equal to the others where it has no such setting.
+
+    Raises:
+        InvalidConfig: the name is not as it should be.
     """
 
     name: str
@@ -26,6 +32,14 @@ class Facts:
     precision: str = ""
     settings: str = ""
     note: str = ""
+
+    def __post_init__(self) -> None:
+        name = self.name
+        if not (isinstance(name, str) and 1 <= len(name) <= _LONGEST_NAME and name.isprintable()):
+            raise InvalidConfig(
+                f"name={shown(name)}: must be 1 to {_LONGEST_NAME} characters that print, such as letters, "
+                "digits, marks and spaces; no control characters or line ends"
+            )
 
     def as_dict(self) -> dict[str, str]:
         """For reports."""
@@ -69,7 +83,7 @@ class Contestant(Protocol):
     Attributes:
         runs_at: where a server is that ran before; None of what is started here, with a memory of its own.
         model_name: what a server calls the model, where it must be named; None asks it.
-        takes_chats: whether it has a chat endpoint, as far as is known before it is asked.
+        is_server: whether it speaks OpenAI's API; a library takes prompts alone, and ignores end tokens.
     """
 
     @property
@@ -82,13 +96,13 @@ class Contestant(Protocol):
     def model_name(self) -> str | None: ...  # noqa: D102
 
     @property
-    def takes_chats(self) -> bool: ...  # noqa: D102
+    def is_server(self) -> bool: ...  # noqa: D102
 
-    async def start(self, *, is_chat: bool = False) -> Running:
+    async def start(self, asking: ServerOptions) -> Running:
         """Start it and wait until it has answered a small request.
 
         Args:
-            is_chat: requests go to its chat endpoint.
+            asking: how all are asked: the endpoint, end tokens, and the time for a request.
 
         Raises:
             OctavoError: it does not start; says why.
@@ -97,19 +111,25 @@ class Contestant(Protocol):
 
 
 class AtUrl:
-    """A server that runs already. Whether it rests while others work is up to it."""
+    """A server that runs already. Whether it rests while others work is up to it.
+
+    Args:
+        options: what is its own: model, key, and more fields for each request.
+    """
 
     def __init__(self, facts: Facts, url: str, options: ServerOptions) -> None:
         self.facts = facts
         self.runs_at: Address | None = Address.parse(url)
         self.model_name = options.model
-        self.takes_chats = True
+        self.is_server = True
         self._url = url
         self._options = options
 
-    async def start(self, *, is_chat: bool = False) -> Running:
+    async def start(self, asking: ServerOptions) -> Running:
         """Ask what it serves."""
-        target = OpenAITarget(self._url, replace(self._options, is_chat=is_chat))
+        own = self._options
+        options = replace(asking, model=own.model, api_key=own.api_key, body=own.body, asks_memory=False)
+        target = OpenAITarget(self._url, options)
         try:
             await target.open()
         except BaseException:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, NO_OUTPUT, REFUSED, Exchange
+from octavo.bench.load.exchange import BAD_ANSWER, BROKEN, NO_OUTPUT, REFUSED, TIMEOUT, Exchange
 from octavo.bench.load.target import MemoryFacts
 from octavo.bench.workloads.item import Prompt, prompt_as_json
 from octavo.core.errors import OctavoError, shown
@@ -33,11 +33,18 @@ _NOT_IT: Final = (ValueError, KeyError, TypeError, RecursionError)
 
 
 class LinesTarget:
-    """Sends requests to such a program through its pipes."""
+    """Sends requests to such a program through its pipes.
 
-    def __init__(self, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader) -> None:
+    Args:
+        timeout_s: for a whole request.
+    """
+
+    def __init__(
+        self, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, *, timeout_s: float
+    ) -> None:
         self._stdin = stdin
         self._stdout = stdout
+        self._timeout_s = timeout_s
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next_id = 0
         self._reading: asyncio.Task[None] | None = None
@@ -79,8 +86,11 @@ class LinesTarget:
             if self._reading is None or self._reading.done():
                 raise ConnectionError
             self._stdin.write(line.encode() + b"\n")
-            await self._stdin.drain()
-            _take(await answered, exchange)
+            async with asyncio.timeout(self._timeout_s):
+                await self._stdin.drain()
+                _take(await answered, exchange)
+        except TimeoutError:
+            exchange.fail(TIMEOUT, f"after {self._timeout_s:g} s")
         except ConnectionError:
             exchange.fail(BROKEN, _GONE)
         finally:

@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final, Literal, get_args
 
@@ -66,18 +66,18 @@ class Program:
         return
 
     @property
-    def takes_chats(self) -> bool:
-        """Libraries do not: a request is a prompt."""
+    def is_server(self) -> bool:
+        """A library is none: a request is a prompt."""
         return self.protocol == "openai"
 
-    async def start(self, *, is_chat: bool = False) -> Running:
+    async def start(self, asking: ServerOptions) -> Running:
         """Start it and wait for its first answer.
 
         Raises:
             OctavoError: it ends, or does not answer in time; with its last words.
         """
         begin = time.perf_counter()
-        started = await _Started.begin(self, is_chat=is_chat)
+        started = await _Started.begin(self, asking)
         try:
             async with asyncio.timeout(self.timeout_s):
                 await started.wait_ready()
@@ -106,18 +106,17 @@ class _Started:
         self._peak: int | None = None
 
     @staticmethod
-    async def begin(program: Program, *, is_chat: bool) -> "_Started":
+    async def begin(program: Program, asking: ServerOptions) -> "_Started":
         port = _free_port()
         command = [part.replace("{port}", str(port)) for part in program.command]
         env = {**os.environ, **program.env}
         watchdog = Watchdog()
         log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the program
-        is_server = program.protocol == "openai"
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                stdin=asyncio.subprocess.DEVNULL if is_server else asyncio.subprocess.PIPE,
-                stdout=log if is_server else asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.DEVNULL if program.is_server else asyncio.subprocess.PIPE,
+                stdout=log if program.is_server else asyncio.subprocess.PIPE,
                 stderr=log,
                 env={name: value for name, value in env.items() if value is not None},
                 start_new_session=True,
@@ -129,10 +128,10 @@ class _Started:
             raise OctavoError(f"cannot start {command[0]}: {error}") from error
         watchdog.guard(process.pid)
         target: Target
-        if is_server:
-            options = ServerOptions(
+        if program.is_server:
+            options = replace(
+                asking,
                 model=program.model_name,
-                is_chat=is_chat,
                 body=dict(program.body),
                 pid=process.pid,
                 asks_memory=False,
@@ -141,7 +140,7 @@ class _Started:
         else:
             assert process.stdin is not None
             assert process.stdout is not None
-            target = LinesTarget(process.stdin, process.stdout)
+            target = LinesTarget(process.stdin, process.stdout, timeout_s=asking.timeout_s)
         return _Started(process, target, log, watchdog)
 
     async def wait_ready(self) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeGuard
 
-from octavo.bench.metrics.spread import ratio_interval
+from octavo.bench.metrics.spread import interval, ratio_interval
 from octavo.bench.metrics.summary import over_repeats
 
 Better = Literal["more", "less"]
-# Numbers of a summary that are compared, and whether more of them or less is better.
+# Numbers of a summary whose ratios are told, and whether more of them or less is better.
 METRICS: Final[Mapping[str, Better]] = {
     "output_tokens_per_s": "more",
     "prompt_tokens_per_s": "more",
@@ -22,11 +22,20 @@ METRICS: Final[Mapping[str, Better]] = {
     "itl_s.max": "less",
     "e2e_s.p50": "less",
     "e2e_s.p99": "less",
-    "goodput.requests_per_s": "more",
 }
+# Whose differences are told: it may be 0, and there is no ratio to 0.
+GOODPUT: Final = "goodput.fraction"
+DIFFERENCES: Final = (GOODPUT,)
 Rounds = Sequence[Mapping[str, Any] | None]
 
-_COUNTING: Final = ("output_tokens_per_s", "tpot_s.p50", "tpot_s.p99", "goodput.requests_per_s")
+_ALL: Final = (*METRICS, *DIFFERENCES, "goodput.requests_per_s")
+_COUNTING: Final = (
+    "output_tokens_per_s",
+    "tpot_s.p50",
+    "tpot_s.p99",
+    "goodput.fraction",
+    "goodput.requests_per_s",
+)
 # What depends on how long the answers were, and so cannot be compared if one side's were longer.
 _WHOLE_ANSWERS: Final = (
     "output_tokens_per_s",
@@ -34,7 +43,7 @@ _WHOLE_ANSWERS: Final = (
     "requests_per_s",
     "e2e_s.p50",
     "e2e_s.p99",
-    "goodput.requests_per_s",
+    "goodput.fraction",
 )
 _ALIKE: Final = 0.02  # numbers of tokens that differ by less than this fraction are taken for the same
 
@@ -42,10 +51,20 @@ _ALIKE: Final = 0.02  # numbers of tokens that differ by less than this fraction
 def means(rounds: Rounds) -> dict[str, dict[str, Any]]:
     """Mean of each metric over the rounds in which it is known, with its interval; of maxima the greatest."""
     found = {}
-    for metric in METRICS:
+    for metric in _ALL:
         values = [value for each in rounds if (value := metric_of(each, metric)) is not None]
         if values:
             found[metric] = over_repeats(metric, values)
+    return found
+
+
+def pairs(metric: str, ours: Rounds, theirs: Rounds) -> list[tuple[float, float]]:
+    """The values of both in each round in which they are known and can be compared."""
+    found = []
+    for our, their in zip(ours, theirs, strict=False):
+        a, b = metric_of(our, metric), metric_of(their, metric)
+        if a is not None and b is not None and _is_alike(metric, our or {}, their or {}):
+            found.append((a, b))
     return found
 
 
@@ -54,18 +73,14 @@ def ratio(metric: str, ours: Rounds, theirs: Rounds) -> dict[str, Any] | None:
 
     Each round gives one ratio of two runs that were minutes apart, so what the machine did to both cancels.
     Their geometric mean has a 95 % interval by Student's t on the logarithms. None if there is no round in
-    which both are known and can be compared.
+    which both can be compared, or a value is 0.
     """
-    is_rate = METRICS[metric] == "more"
-    found = []
-    for our, their in zip(ours, theirs, strict=False):
-        a, b = metric_of(our, metric), metric_of(their, metric)
-        if a and b and a > 0 and b > 0 and _is_alike(metric, our or {}, their or {}):
-            found.append(a / b if is_rate else b / a)
-    if not found:
+    known = pairs(metric, ours, theirs)
+    if not known or min(map(min, known)) <= 0:
         return None
-    known = ratio_interval(found)
-    return {"ratio": known.ratio, "low": known.low, "high": known.high, "rounds": found}
+    found = [a / b if METRICS[metric] == "more" else b / a for a, b in known]
+    told = ratio_interval(found)
+    return {"ratio": told.ratio, "low": told.low, "high": told.high, "rounds": found}
 
 
 def ratios(ours: Rounds, theirs: Rounds) -> dict[str, dict[str, Any]]:
@@ -74,12 +89,31 @@ def ratios(ours: Rounds, theirs: Rounds) -> dict[str, dict[str, Any]]:
     return {metric: each for metric, each in found.items() if each is not None}
 
 
+def differences(ours: Rounds, theirs: Rounds) -> dict[str, dict[str, Any]]:
+    """By how much ours is more, for what has no ratio: mean over the rounds, with its 95 % interval."""
+    found = {}
+    for metric in DIFFERENCES:
+        if known := [a - b for a, b in pairs(metric, ours, theirs)]:
+            told = interval(known, least=-1.0, most=1.0)
+            found[metric] = {
+                "difference": told["mean"],
+                "low": told["low"],
+                "high": told["high"],
+                "rounds": known,
+            }
+    return found
+
+
 def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
     """A metric of a round that was complete and answered in full; else None.
 
-    None too if it needs the number of output tokens and that is not known.
+    None too if it needs the number of output tokens and that is not known. Of goodput all rounds count in
+    which something was answered: a request that failed did not keep the objective.
     """
-    if not is_whole(summary) or (metric in _COUNTING and not is_counted(summary)):
+    is_good = metric.startswith("goodput.")
+    if summary is None or not (_is_answered(summary) if is_good else is_whole(summary)):
+        return None
+    if metric in _COUNTING and not is_counted(summary):
         return None
     found: Any = summary
     for name in metric.split("."):
@@ -113,8 +147,13 @@ def prompts_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return ours is not None and theirs is not None and _differs(ours, theirs)
 
 
+def _is_answered(summary: Mapping[str, Any]) -> bool:
+    return bool(summary["complete"] and summary["requests"]["ok"])
+
+
 def _is_alike(metric: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    if metric in _WHOLE_ANSWERS and output_differs(a, b):
+    # Where requests failed, the tokens of the others say nothing of their lengths.
+    if metric in _WHOLE_ANSWERS and is_whole(a) and is_whole(b) and output_differs(a, b):
         return False
     return metric != "prompt_tokens_per_s" or not prompts_differ(a, b)
 

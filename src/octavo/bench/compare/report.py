@@ -1,114 +1,45 @@
-"""The report of a comparison: tables, plots, and the sentence that says who is faster."""
+"""The report of a comparison: facts, a table for each task, plots."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from octavo.bench.compare.ratios import METRICS, metric_of
+from octavo.bench.compare.judging import is_open, who_kept_up
+from octavo.bench.compare.ratios import GOODPUT, METRICS, is_whole, metric_of
+from octavo.bench.compare.verdict import has_ratio, headline, tiles
+from octavo.bench.compare.wording import NAMES, cell, found_of, value
+from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.report.facts import ceilings_fact, workload_fact
 from octavo.bench.report.numbers import figures, seconds
-from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
+from octavo.bench.report.parts import Chart, Document, Series, Sheet
 from octavo.core.units import format_bytes
 
-_NAMES: Final = {
-    "output_tokens_per_s": "output tokens/s",
-    "prompt_tokens_per_s": "prompt tokens/s",
-    "requests_per_s": "requests/s",
-    "ttft_s.p50": "TTFT p50",
-    "ttft_s.p99": "TTFT p99",
-    "tpot_s.p50": "TPOT p50",
-    "tpot_s.p99": "TPOT p99",
-    "itl_s.p50": "ITL p50",
-    "itl_s.p99": "ITL p99",
-    "itl_s.max": "ITL max",
-    "e2e_s.p50": "E2E p50",
-    "e2e_s.p99": "E2E p99",
-    "goodput.requests_per_s": "goodput/s",
-}
-_TELLING: Final = (
-    "output_tokens_per_s",
-    "prompt_tokens_per_s",
-    "ttft_s.p50",
-    "tpot_s.p50",
-    "itl_s.p99",
-    "itl_s.max",
-    "e2e_s.p99",
-)
 _MOST_LINES: Final = 6  # that a plot can tell apart
 
 
 def document(report: Mapping[str, Any]) -> Document:
     """Of a report of ``octavo bench compare``."""
-    comparisons = report["comparisons"]
-    facts = [("Machine", _machine(report))]
-    if report["ceilings"] is not None and (ceilings := ceilings_fact(report)):
-        facts.append(("At most", f"{ceilings} (medians of {report['ceilings']['measurements']}, same run)"))
-    if report.get("model"):
-        facts.append(("Model", report["model"]))
-    facts += map(_task_fact, comparisons)
-    facts.append(("Rounds", _rounds_fact(report)))
-    facts += [(name, contestant_fact(comparisons, name)) for name in _names(comparisons)]
-    sheets = [rate_sheet(comparisons), ratio_sheet(comparisons)]
-    for each in comparisons:
-        sheets += [metric_sheet(each), metric_ratio_sheet(each)]
+    comparisons, rounds = report["comparisons"], report["settings"]["rounds"]
     return Document(
         title=f"octavo bench {report['command']}",
-        headline=_headline(comparisons),
-        tiles=_tiles(comparisons),
-        facts=facts,
+        headline=headline(comparisons, rounds),
+        tiles=tiles(comparisons, rounds),
+        facts=_facts(report),
         command=report["command_line"],
         warnings=report["warnings"],
-        charts=[chart for each in comparisons if (chart := _chart(each)) is not None],
-        sheets=[sheet for sheet in sheets if sheet.rows],
+        sheets=[sheet for sheet in _sheets(comparisons, rounds) if sheet.rows],
+        more_charts=[chart for each in comparisons if (chart := _chart(each)) is not None],
         footer=(
             f"Octavo {report['octavo']}, Python {report['machine']['python']}, "
-            f"{report['machine']['system']}, {report['measured_at']}. Intervals are 95 % confidence "
-            "intervals by Student's t: of the mean over rounds, and of the ratio within a round (on its "
-            f"logarithm). Schema {report['schema_version']}."
+            f"{report['machine']['system']}, {report['measured_at']}. Latencies count from the moment "
+            "at which a request was due. Intervals are 95 % confidence intervals of what two have in one "
+            "round, by Student's t (of a ratio, on its logarithm). "
+            f"Schema {report['schema_version']}."
         ),
     )
 
 
-def rate_sheet(comparisons: Sequence[Mapping[str, Any]]) -> Sheet:
-    """Tokens per second: a row for each contestant, a column for each task."""
-    columns = ["", *(_column(each) for each in comparisons), "start", "peak memory"]
-    rows, raw = [], []
-    for name in _names(comparisons):
-        sides = [_side(each, name) for each in comparisons]
-        values = [_mean(side, each["rate"]) for side, each in zip(sides, comparisons, strict=True)]
-        starts = [start for side in sides if side for start in side["starts_s"]]
-        peaks = [side["peak_rss_bytes"] for side in sides if side and side["peak_rss_bytes"]]
-        shown_peak = "-"
-        if peaks:
-            low, high = format_bytes(min(peaks)), format_bytes(max(peaks))
-            shown_peak = low if low == high else f"{low} to {high}"
-        start = min(starts, default=None)
-        rows.append([name, *map(figures, values), seconds(start), shown_peak])
-        raw.append([name, *values, start, max(peaks, default=None)])
-    note = "Means over the rounds. Start: until the first answer. Memory: peaks of all its processes, summed."
-    return Sheet("Tokens per second", columns, rows, note, raw)
-
-
-def ratio_sheet(comparisons: Sequence[Mapping[str, Any]]) -> Sheet:
-    """How many times faster the first is than each other."""
-    first = comparisons[0]["sides"][0]["name"] if comparisons and comparisons[0]["sides"] else ""
-    rows, raw = [], []
-    for name in _names(comparisons):
-        row: list[str] = [name]
-        numbers: list[object] = [name]
-        for each in comparisons:
-            side = _side(each, name)
-            found = None if side is None else side.get("ratios", {}).get(each["rate"])
-            row.append(_times(found))
-            numbers.append("" if found is None else found["ratio"])
-        if any(cell != "-" for cell in row[1:]):
-            rows.append(row)
-            raw.append(numbers)
-    note = "Above 1: the first is faster; below 1: slower. Pairs of runs in the same round, 95 % intervals."
-    return Sheet(f"{first} is so many times as fast as", ["", *map(_column, comparisons)], rows, note, raw)
-
-
 def contestant_fact(comparisons: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Version, precision, settings, and how it was made equal."""
+    """Where it is, version, precision, settings, how it was made equal, start and memory."""
     tasks = [(each["task"], side) for each in comparisons if (side := _side(each, name))]
     first = tasks[0][1]
     chosen = [(task, side["settings"].split(", ")) for task, side in tasks]
@@ -120,139 +51,165 @@ def contestant_fact(comparisons: Sequence[Mapping[str, Any]], name: str) -> str:
     for rest, where in by_rest.items():
         if rest:
             settings += f", {rest} ({', '.join(where)})"
-    version = first["version"] or first["told"].get("server") or "version not told"
-    parts = [version, first["precision"] or "precision not told", settings.strip(", "), first["note"]]
+    parts = [
+        first["url"] or "",
+        f"model {first['told']['model']}" if first["url"] and "model" in first["told"] else "",
+        first["version"] or first["told"].get("server") or "",
+        first["precision"] or _untold(first),
+        settings.strip(", "),
+        first["note"],
+        *_cost([side for _, side in tasks]),
+    ]
     return "; ".join(part for part in parts if part)
 
 
-def metric_sheet(comparison: Mapping[str, Any]) -> Sheet:
-    """All metrics of a task."""
-    metrics = [m for m in METRICS if any(m in side["means"] for side in comparison["sides"])]
-    rows, raw = [], []
-    for side in comparison["sides"]:
-        means = [_mean(side, metric) for metric in metrics]
-        rows.append([side["name"], *(_shown(m, mean) for m, mean in zip(metrics, means, strict=True))])
-        raw.append([side["name"], *means])
-    columns = ["", *(_NAMES[metric] for metric in metrics)]
-    title = _title(comparison) or "All metrics"
-    return Sheet(title, columns, rows if metrics else [], "Means over the rounds.", raw, ["name", *metrics])
+def _untold(side: Mapping[str, Any]) -> str:
+    if not side["ran_before"]:
+        return "precision not told"
+    return f"precision not told (--label {side['name']}=TEXT names it)"
 
 
-def metric_ratio_sheet(comparison: Mapping[str, Any]) -> Sheet:
-    """How many times better the first is, by the metrics that say most."""
-    first, *others = comparison["sides"]
-    metrics = [m for m in _TELLING if any(m in side["ratios"] for side in others)]
-    rows, raw = [], []
-    for side in others:
-        found = [side["ratios"].get(metric) for metric in metrics]
-        if any(found):
-            rows.append([side["name"], *map(_times, found)])
-            raw.append([side["name"], *(None if each is None else each["ratio"] for each in found)])
-    where = f"Scene {comparison['task']}: " if comparison["task"] else ""
-    title = f"{where}{first['name']} is so many times better than"
-    columns = ["", *(_NAMES[metric] for metric in metrics)]
-    return Sheet(title, columns, rows, "More of a rate, or less of a time.", raw, ["name", *metrics])
+def _cost(sides: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What it takes beside time."""
+    starts = [start for side in sides for start in side["starts_s"]]
+    peaks = [side["peak_rss_bytes"] for side in sides if side["peak_rss_bytes"]]
+    found = []
+    if starts:
+        found.append(f"first answer {seconds(min(starts))} after the start")
+    if peaks:
+        low, high = format_bytes(min(peaks)), format_bytes(max(peaks))
+        found.append(f"peak memory {low}" + ("" if low == high else f" to {high}"))
+    return found
 
 
-def _headline(comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """Against the fastest other in each task: a win over the slowest says little."""
-    parts = []
-    first = ""
-    for each in comparisons:
-        first = each["sides"][0]["name"]
-        known = [side for side in each["sides"][1:] if each["rate"] in side.get("ratios", {})]
-        rivals = [side for side in known if not _is_ours(side)] or known
-        if not rivals:
-            continue
-        ratios = {side["name"]: side["ratios"][each["rate"]]["ratio"] for side in rivals}
-        fastest = min(ratios, key=lambda name, ratios=ratios: ratios[name])  # type: ignore[misc]
-        where = f" in scene {each['task']}" if each["task"] else ""
-        parts.append(f"{figures(ratios[fastest])} times as fast as {fastest}{where}")
-    if not parts:
-        return "No rates could be compared; the warnings say why"
-    return f"{first}, beside the fastest other: " + ", ".join(parts)
+def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    comparisons = report["comparisons"]
+    facts = [fact for each in comparisons for fact in _task_facts(each)]
+    if limits := report["settings"]["slo"]:
+        told = ", ".join(f"{name[:-2].upper()} ≤ {seconds(limit)}" for name, limit in limits.items())
+        facts.append(("Objective", told))
+    if report.get("model"):
+        facts.append(("Model", report["model"]))
+    facts += [(name, contestant_fact(comparisons, name)) for name in _names(comparisons)]
+    facts.append(("Rounds", _rounds_fact(report)))
+    facts.append(("Machine", _machine(report)))
+    if report["ceilings"] is not None and (ceilings := ceilings_fact(report)):
+        facts.append(("At most", f"{ceilings} (medians of {report['ceilings']['measurements']}, same run)"))
+    return facts
 
 
-def _tiles(comparisons: Sequence[Mapping[str, Any]]) -> list[Tile]:
-    tiles = []
-    for each in comparisons:
-        first = each["sides"][0]
-        mean = _mean(first, each["rate"])
-        others = [
-            (value, side["name"])
-            for side in each["sides"][1:]
-            if not _is_ours(side) and (value := _mean(side, each["rate"])) is not None
-        ]
-        note = f"{_NAMES[each['rate']]}"
-        if others:
-            value, name = max(others)
-            note += f"; next {figures(value)}, {name}"
-        tiles.append(Tile(_title(each) or first["name"], figures(mean), note))
-    return tiles
-
-
-def _chart(comparison: Mapping[str, Any]) -> Chart | None:
-    rate = comparison["rate"]
-    first, *others = comparison["sides"]
-    others.sort(key=lambda side: _mean(side, rate) or 0.0, reverse=True)
-    series = []
-    for side in (first, *others[: _MOST_LINES - 1]):
-        points = [(i, v) for i, each in enumerate(side["rounds"]) if (v := metric_of(each, rate))]
-        if points:
-            series.append(Series(side["name"], [x for x, _ in points], [y for _, y in points]))
-    if not series:
-        return None
-    rest = len(others) - _MOST_LINES + 1
-    left_out = f" The {rest} slowest are left out." if rest > 0 else ""
-    return Chart(
-        name=f"rounds{'-' if comparison['task'] else ''}{comparison['task']}",
-        title=_title(comparison) or "Rates in each round",
-        caption=f"Each round on its own: what moves all lines alike is the machine.{left_out}",
-        x_label="round",
-        y_label=_NAMES[rate],
-        series=series,
-        x_ticks=[str(i + 1) for i in range(max(len(side["rounds"]) for side in comparison["sides"]))],
-    )
-
-
-def _task_fact(comparison: Mapping[str, Any]) -> tuple[str, str]:
+def _task_facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
     if comparison["task"]:
-        return f"Scene {comparison['task']}", comparison["description"]
-    return "Workload", workload_fact(comparison["workload"])
+        return [(f"Scene {comparison['task']}", comparison["description"])]
+    workload = comparison["workload"]
+    options = ("rate", "burstiness", "concurrency")
+    plan = ArrivalPlan(kind=workload["arrivals"], **{n: workload[n] for n in options if n in workload})
+    facts = [("Workload", f"{workload_fact(workload)}; {plan}")]
+    return [*facts, ("Kept up", _kept_up(comparison))] if is_open(workload["arrivals"]) else facts
+
+
+def _kept_up(comparison: Mapping[str, Any]) -> str:
+    """Who did, and that rates then say nothing of the engines."""
+    sides = comparison["sides"]
+    did, did_not = (who_kept_up(sides, did=each) for each in (True, False))
+    if not (did or did_not):
+        return "not known: no round was complete"
+    rates = [each["requests_due_per_s"] for side in sides for each in side["rounds"] if is_whole(each)]
+    came = f"with {figures(max(filter(None, rates), default=None))} requests/s"
+    if did_not:
+        others = f"; {' and '.join(did)} did" if did else ""
+        return f"{' and '.join(did_not)} did not, {came}{others}. tokens/s of who did follow the arrivals"
+    who = ("both" if len(sides) == 2 else "all") if len(did) == len(sides) else " and ".join(did)
+    return f"{who} did, {came}: tokens/s follow the arrivals, not the engine, so latencies are compared"
 
 
 def _rounds_fact(report: Mapping[str, Any]) -> str:
-    """How many, what each gets, and who had which turn."""
-    text = f"{report['settings']['rounds']}; in each, all have new requests in turn"
-    if not report["comparisons"]:
-        return text
-    first = report["comparisons"][0]
-    own = first["workload"]["contents"] == "own"
-    text += ", of the same lengths, with contents of their own" if own else ", the same for all"
-    if not first["order"]:
-        return text
-    names = [side["name"] for side in first["sides"]]
-    orders = [" ".join(str(names.index(name) + 1) for name in turns) for turns in first["order"]]
-    return f"{text}; order, by rows of the tables: {', '.join(orders)}"
+    """How many, and what each gets."""
+    own = any(each["workload"]["contents"] == "own" for each in report["comparisons"])
+    same = "requests of the same lengths, with contents of their own" if own else "the same requests"
+    return f"{report['settings']['rounds']}; in each, one after the other gets {same}"
 
 
-def _shown(metric: str, value: float | None) -> str:
-    return figures(value) if METRICS[metric] == "more" else seconds(value)
+def _sheets(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Sheet]:
+    found = [task_sheet(each, rounds) for each in comparisons]
+    return [scenes_sheet(comparisons, rounds), *found] if len(comparisons) > 1 else found
+
+
+def task_sheet(comparison: Mapping[str, Any], rounds: int) -> Sheet:
+    """A row for each metric; a column for each contestant, and how the first compares with it."""
+    first, *others = comparison["sides"]
+    judged = comparison["judged_by"]
+    known = [m for m in (*judged, *NAMES) if any(m in side["means"] for side in comparison["sides"])]
+    rows = []
+    for metric in dict.fromkeys(known):
+        row = [NAMES[metric], value(metric, _mean(first, metric))]
+        for side in others:
+            found = found_of(side, metric) if has_ratio(comparison, metric) else None
+            row += [value(metric, _mean(side, metric)), cell(metric, found, rounds)]
+        rows.append(row)
+    how = f"{first['name']} is better by" if len(others) == 1 else "ratio"  # the note says of whom
+    columns = ["", first["name"], *(column for side in others for column in (side["name"], how))]
+    title = (
+        f"Scene {comparison['task']}: {comparison['description']}" if comparison["task"] else "All metrics"
+    )
+    return Sheet(title, columns, rows, _note(first["name"]) if others else "Means over the rounds.")
+
+
+def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet:
+    """What decides each scene: a row for each contestant."""
+    first = comparisons[0]["sides"][0]["name"] if comparisons and comparisons[0]["sides"] else ""
+    columns, rows = [""], [[name] for name in _names(comparisons)]
+    for each in comparisons:
+        metric = each["judged_by"][0]
+        columns += [f"{each['task']}, {NAMES[metric]}", "ratio"]
+        for row in rows:
+            side = _side(each, row[0])
+            found = None if side is None else found_of(side, metric)
+            row += [
+                value(metric, _mean(side, metric)),
+                "" if row[0] == first else cell(metric, found, rounds),
+            ]
+    return Sheet("All scenes", columns, rows, _note(first))
+
+
+def _note(first: str) -> str:
+    return (
+        f"Means over the rounds. Above 1 x {first} is better (more of a rate, less of a time), below worse; "
+        "in brackets the 95 % interval. -: cannot be compared; (-): too few rounds for an interval."
+    )
+
+
+def _chart(comparison: Mapping[str, Any]) -> Chart | None:
+    """The metric that decides, in each round; nothing if there is one round only."""
+    metric = next(m for m in comparison["judged_by"] if m != GOODPUT)
+    first, *others = comparison["sides"]
+    is_time = METRICS[metric] == "less"
+    others.sort(key=lambda side: _mean(side, metric) or 0.0, reverse=not is_time)
+    series, scale = [], 1e3 if is_time else 1.0
+    for side in (first, *others[: _MOST_LINES - 1]):
+        points = [(i, v * scale) for i, each in enumerate(side["rounds"]) if (v := metric_of(each, metric))]
+        if points:
+            series.append(Series(side["name"], [x for x, _ in points], [y for _, y in points]))
+    most = max((len(side["rounds"]) for side in comparison["sides"]), default=0)
+    if not series or most < 2:
+        return None
+    rest = len(others) - _MOST_LINES + 1
+    left_out = f" The {rest} slowest are left out." if rest > 0 else ""
+    task = comparison["task"]
+    return Chart(
+        name=f"rounds{'-' if task else ''}{task}",
+        title=f"Scene {task}: {comparison['description']}" if task else f"{NAMES[metric]} in each round",
+        caption=f"Each round on its own: what moves all lines alike is the machine.{left_out}",
+        x_label="round",
+        y_label=NAMES[metric] + (", ms" if is_time else ""),
+        series=series,
+        x_ticks=[str(i + 1) for i in range(most)],
+    )
 
 
 def _machine(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     return f"{machine['cpu']}, {machine['threads']} of {machine['cores']} cores, {machine['isa']}"
-
-
-def _title(comparison: Mapping[str, Any]) -> str:
-    task = comparison["task"]
-    return f"Scene {task}: {comparison['description']}" if task else str(comparison["description"])
-
-
-def _column(comparison: Mapping[str, Any]) -> str:
-    rate = _NAMES[comparison["rate"]]
-    return f"{comparison['task']}, {rate}" if comparison["task"] else rate
 
 
 def _names(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -268,16 +225,3 @@ def _mean(side: Mapping[str, Any] | None, metric: str) -> float | None:
         return None
     found: float | None = (side["means"].get(metric) or {}).get("mean")
     return found
-
-
-def _times(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return "-"
-    text = f"{figures(found['ratio'])} x"
-    if found["low"] is not None:
-        text += f" ({figures(found['low'])} to {figures(found['high'])})"
-    return text
-
-
-def _is_ours(side: Mapping[str, Any]) -> bool:
-    return str(side["name"]).startswith("octavo ")

@@ -5,7 +5,6 @@ and the ratio of two contestants within a round hardly depends on them.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +13,9 @@ from octavo.bench.compare.contestant import Contestant, Running, told_of
 from octavo.bench.compare.turns import Contents, order_of
 from octavo.bench.experiment import Progress
 from octavo.bench.load.arrivals import ArrivalPlan
-from octavo.bench.load.generator import run_load
+from octavo.bench.load.exchange import TIMEOUT
+from octavo.bench.load.generator import Record, run_load
+from octavo.bench.load.openai_target import ServerOptions
 from octavo.bench.metrics.slo import Slo
 from octavo.bench.metrics.summary import summarize
 from octavo.bench.workloads.item import WorkItem
@@ -30,11 +31,10 @@ class CompareSettings:
     """How often, and when memory is short.
 
     Attributes:
-        is_chat: requests go to the chat endpoint of all.
+        asking: how all are asked: the endpoint, whether end tokens are ignored, the time for a request.
         warm_up: requests after each start that do not count; None is a whole repeat.
         floor_bytes: with less memory available than this, a contestant does not stay while others work: it is
             started anew in every round.
-        round_timeout_s: for all requests of one contestant in one round.
 
     Raises:
         InvalidConfig: a value out of range.
@@ -43,9 +43,8 @@ class CompareSettings:
     rounds: int = 6
     warm_up: int | None = None
     slo: Slo | None = None
-    is_chat: bool = False
+    asking: ServerOptions = field(default_factory=ServerOptions)
     floor_bytes: int = _FLOOR_BYTES
-    round_timeout_s: float = 1800.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.rounds <= 1000:
@@ -68,8 +67,9 @@ class Side:
 
     Attributes:
         place: in the list of contestants.
-        rounds: a summary for each round with ``asked_tokens``, the output tokens wanted of all its requests;
-            None where it did not take part.
+        rounds: a summary for each round, None where it did not take part. With ``asked_tokens``, the output
+            tokens wanted of all its requests, and ``last_due_s``, when the last of them was due, from the
+            beginning of the round.
         starts_s: how long each start took.
         failure: why it takes part no more.
         is_restarted: memory is short, so it starts in every round.
@@ -87,9 +87,11 @@ class Side:
 
     def as_dict(self) -> dict[str, Any]:
         """For reports."""
+        runs_at = self.contestant.runs_at
         return {
             **self.contestant.facts.as_dict(),
-            "ran_before": self.contestant.runs_at is not None,
+            "ran_before": runs_at is not None,
+            "url": None if runs_at is None else str(runs_at),
             "told": self.told,
             "starts_s": [round(seconds, 3) for seconds in self.starts_s],
             "peak_rss_bytes": self.peak_rss_bytes,
@@ -109,7 +111,7 @@ async def run_rounds(
     stop: asyncio.Event,
     between_rounds: Callable[[], None] = lambda: None,
 ) -> list[Side]:
-    """Start all, then give them turns.
+    """Start all, warm all up, then give them turns, for as long as there are two to compare.
 
     Args:
         contents: of these contestants.
@@ -117,21 +119,24 @@ async def run_rounds(
         between_rounds: called before each round, when all rest.
 
     Raises:
-        InvalidConfig: two have the same name, or one takes no chats and should.
+        InvalidConfig: two have the same name, or one cannot be asked in this way.
     """
-    names = [contestant.facts.name for contestant in contestants]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidConfig(f"two contestants are called {twice[0]}")
-    if settings.is_chat and (without := [each.facts.name for each in contestants if not each.takes_chats]):
-        raise InvalidConfig(f"{without[0]} has no chat endpoint: leave it out, or --chat")
+    _check(contestants, settings.asking)
     sides = [Side(contestant, place) for place, contestant in enumerate(contestants)]
     match = _Match(contents, plan, settings, progress, stop)
+
+    def is_over() -> bool:
+        left = sum(side.failure is None for side in sides)
+        return stop.is_set() or left < min(2, len(sides))
+
     try:
-        for side in sides:
-            if not stop.is_set():
-                await match.bring_in(side)
+        # All are started before anything is measured: one that is not there is known at once.
+        for prepare in (match.bring_in, match.warm_up):
+            for side in sides:
+                if not is_over():
+                    await prepare(side)
         for number in range(settings.rounds):
-            if stop.is_set():
+            if is_over():
                 break
             between_rounds()
             for place in order_of(number, len(sides)):
@@ -141,6 +146,17 @@ async def run_rounds(
         for side in sides:
             await _stop(side)
     return sides
+
+
+def _check(contestants: Sequence[Contestant], asking: ServerOptions) -> None:
+    names = [contestant.facts.name for contestant in contestants]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidConfig(f"two contestants are called {twice[0]}")
+    if libraries := [each.facts.name for each in contestants if not each.is_server]:
+        if asking.is_chat:
+            raise InvalidConfig(f"{libraries[0]} has no chat endpoint: leave it out, or --chat")
+        if asking.ignore_eos is False:
+            raise InvalidConfig(f"{libraries[0]} always ignores end tokens: leave out --ignore-eos off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +170,14 @@ class _Match:
     async def bring_in(self, side: Side) -> None:
         """Start it and let it rest, or end it again if there is no room for it."""
         await self._start(side)
-        if side.running is None:
-            return
-        side.running.rest()
-        if available_memory() < self.settings.floor_bytes:
-            side.is_restarted = True
-            await _stop(side)
+        await self._rest(side)
+
+    async def warm_up(self, side: Side) -> None:
+        """Before its first turn; one that is started in every round is warmed up then."""
+        if side.running is not None:
+            side.running.wake()
+            await self._warm_up(side)
+            await self._rest(side)
 
     async def turn(self, side: Side, number: int) -> dict[str, Any] | None:
         """One round of one contestant."""
@@ -167,28 +185,21 @@ class _Match:
             return None
         if side.running is None:
             await self._start(side)
+            await self._warm_up(side)
         if side.running is None:
             return None
         items = self.contents.of_round(number, side.place)
         side.running.wake()
         name = f"Round {number + 1} of {self.settings.rounds}: {side.contestant.facts.name}"
         found = await self._load(side, items, name)
-        if found is None or (not found["requests"]["ok"] and not self.stop.is_set()):
-            why = "no answer in time" if found is None else _reason(found)
-            side.failure = f"round {number + 1}: {why}"
-            await _stop(side)
-            return found
-        side.peak_rss_bytes = _most(side.peak_rss_bytes, side.running.peak_rss_bytes())
-        if side.is_restarted:
-            await _stop(side)
-        else:
-            side.running.rest()
+        await self._unless_silent(side, found, f"round {number + 1}")
+        await self._rest(side)
         return found
 
     async def _start(self, side: Side) -> None:
         name = side.contestant.facts.name
         self.progress.begin(f"Starting {name}", 1)
-        starting = asyncio.ensure_future(side.contestant.start(is_chat=self.settings.is_chat))
+        starting = asyncio.ensure_future(side.contestant.start(self.settings.asking))
         stopping = asyncio.create_task(self.stop.wait())
         try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -206,41 +217,55 @@ class _Match:
         if side.running.start_s is not None:
             side.starts_s.append(side.running.start_s)
         side.told = told_of(side.running.target)
+
+    async def _warm_up(self, side: Side) -> None:
         items = self.contents.of_warm_up(side.place)[: self.settings.warm_up]
-        if not items:
+        if side.running is not None and items:
+            found = await self._load(side, items, f"Warming up {side.contestant.facts.name}")
+            await self._unless_silent(side, found, "warm-up")
+
+    async def _rest(self, side: Side) -> None:
+        """Others work now. It ends if it cannot stay beside them."""
+        if side.running is None:
             return
-        found = await self._load(side, items, f"Warming up {name}")
-        if found is None or (not found["requests"]["ok"] and not self.stop.is_set()):
-            side.failure = f"warm-up: {'no answer in time' if found is None else _reason(found)}"
+        side.peak_rss_bytes = _most(side.peak_rss_bytes, side.running.peak_rss_bytes())
+        side.running.rest()
+        side.is_restarted = side.is_restarted or available_memory() < self.settings.floor_bytes
+        if side.is_restarted:
             await _stop(side)
 
-    async def _load(self, side: Side, items: list[WorkItem], name: str) -> dict[str, Any] | None:
+    async def _unless_silent(self, side: Side, found: dict[str, Any], when: str) -> None:
+        """One that answers nothing drops out."""
+        if not found["requests"]["ok"] and not self.stop.is_set():
+            side.failure = f"{when}: {_reason(found)}"
+            await _stop(side)
+
+    async def _load(self, side: Side, items: list[WorkItem], name: str) -> dict[str, Any]:
+        """Its requests; the first that times out ends them, as the round no longer counts."""
         assert side.running is not None
         self.progress.begin(name, len(items))
         ended = asyncio.Event()
 
         async def watch() -> None:
-            stopping = asyncio.create_task(self.stop.wait())
-            try:
-                await asyncio.wait({stopping}, timeout=self.settings.round_timeout_s)
-            finally:
-                stopping.cancel()
+            await self.stop.wait()
             ended.set()
+
+        def on_done(record: Record) -> None:
+            self.progress.done(record)
+            if record.exchange.failure == TIMEOUT:
+                ended.set()
 
         watching = asyncio.create_task(watch())
         try:
-            result = await run_load(
-                side.running.target, items, self.plan, stop=ended, on_done=self.progress.done
-            )
+            result = await run_load(side.running.target, items, self.plan, stop=ended, on_done=on_done)
         finally:
             watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
-        if ended.is_set() and not self.stop.is_set():
-            return None
+            await asyncio.gather(watching, return_exceptions=True)
         return {
             **summarize(result, self.settings.slo),
             "asked_tokens": sum(item.max_tokens for item in items),
+            "last_due_s": max((each.due_s for each in result.records), default=result.start_s)
+            - result.start_s,
         }
 
 

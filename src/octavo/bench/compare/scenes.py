@@ -24,7 +24,8 @@ class Task:
         name: short; "" is the only one.
         num_requests, longest: at most so many at once, each of so many tokens, prompt and output together;
             None if that is not known. For servers that must be told beforehand.
-        rate: "output_tokens_per_s" or "prompt_tokens_per_s".
+        rate: "output_tokens_per_s" or "prompt_tokens_per_s": which says how fast it was, where requests do
+            not come at their own times.
     """
 
     workload: Workload

@@ -1,15 +1,22 @@
 """What a reader must know before believing a comparison."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
 from octavo.bench.compare.contestant import Contestant, same_place
+from octavo.bench.compare.judging import drain_s
 from octavo.bench.compare.ratios import is_counted, is_whole, output_differs, prompts_differ
 from octavo.bench.compare.turns import Contents
+from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT
+from octavo.bench.metrics.spread import t_quantile
+from octavo.bench.report.numbers import seconds
 from octavo.core.display import counted
 from octavo.core.errors import InvalidConfig
 
+_FEW_ROUNDS: Final = 4
 _CACHED: Final = 0.1  # a difference in the cached fraction of prompt tokens that is worth a word
 _SEVERAL: Final = 1.05  # tokens per piece
 
@@ -53,8 +60,23 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
     return found
 
 
-def warnings_of(comparison: Mapping[str, Any]) -> list[str]:
-    """Of one task, from its part of the report."""
+def few_rounds(rounds: int) -> str | None:
+    """That intervals over so few are hardly of use; None if there are enough."""
+    if rounds == 1:
+        return "One round only: no confidence intervals, and the first has the first turn."
+    if rounds >= _FEW_ROUNDS:
+        return None
+    wide = _width(rounds) / _width(_FEW_ROUNDS)
+    return f"{rounds} rounds have intervals {wide:.1f} times as wide as {_FEW_ROUNDS} rounds would have."
+
+
+def warnings_of(comparison: Mapping[str, Any], *, rounds: int, interrupted: bool = False) -> list[str]:
+    """Of one task, from its part of the report.
+
+    Args:
+        rounds: that were wanted.
+        interrupted: whether someone ended it early.
+    """
     where = f" (scene {comparison['task']})" if comparison["task"] else ""
     first, *others = comparison["sides"]
     found = []
@@ -64,6 +86,12 @@ def warnings_of(comparison: Mapping[str, Any]) -> list[str]:
         found += [f"{side['name']}{where}: {text}" for text in _of_side(side)]
         if side["is_restarted"]:
             found.append(side["restarted"])
+    left = [side["name"] for side in comparison["sides"] if not side["failure"]]
+    if others and len(left) < 2 and not interrupted and len(first["rounds"]) < rounds:
+        found.append(
+            f"It ended after {len(first['rounds'])} of {counted(rounds, 'round')}{where}: "
+            f"{f'only {left[0]} was' if left else 'none were'} left."
+        )
     for other in others:
         found += _lengths(first, other, where)
     if text := _caches(comparison["sides"], where):
@@ -74,10 +102,14 @@ def warnings_of(comparison: Mapping[str, Any]) -> list[str]:
 def _of_side(side: Mapping[str, Any]) -> list[str]:
     """What makes its rounds less than comparable."""
     known = [each for each in side["rounds"] if each is not None]
-    found = []
-    if failed := sum(each["requests"]["failed"] for each in known):
-        total = sum(each["requests"]["total"] for each in known)
-        found.append(f"{failed} of {total} requests failed; their rounds do not count.")
+    found = [*_failed(known), *_unfinished(side["rounds"])]
+    if side["kept_up"] is False:
+        late = max(filter(is_whole, known), key=drain_s)
+        found.append(
+            f"it did not keep up: it answered for {seconds(drain_s(late))} after the last request had come, "
+            f"and all had come within {seconds(late['last_due_s'])}. Its latencies are the longer the more "
+            "requests there are."
+        )
     rounds = [each for each in known if is_whole(each)]
     with_counts = [each for each in rounds if is_counted(each)]
     if uncounted := [each for each in rounds if not is_counted(each)]:
@@ -98,6 +130,41 @@ def _of_side(side: Mapping[str, Any]) -> list[str]:
     per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in with_counts), default=0.0)
     if per_piece > _SEVERAL:
         found.append(f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces.")
+    return found
+
+
+def _failed(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That requests failed; one that Ctrl-C ended, or that ended with another, did not."""
+    by_reason: Counter[str] = Counter()
+    for each in rounds:
+        by_reason.update({why: told["count"] for why, told in each["failures"].items() if why != INTERRUPTED})
+    if not by_reason:
+        return []
+    odd = sum(bool(each["failures"].keys() - {INTERRUPTED}) for each in rounds)
+    total = sum(each["requests"]["total"] for each in rounds)
+    reasons = ", ".join(f"{why} ({count})" if len(by_reason) > 1 else why for why, count in by_reason.items())
+    which = (
+        "none of its rounds counts"
+        if odd == len(rounds)
+        else f"{odd} of its {len(rounds)} rounds do not count"
+    )
+    return [
+        f"{by_reason.total()} of {total} requests failed: {reasons}. Who refuses work has less of it: rates "
+        f"and times of these rounds cannot be compared: {which}."
+    ]
+
+
+def _unfinished(rounds: Sequence[Mapping[str, Any] | None]) -> list[str]:
+    """That rounds were not finished."""
+    found = []
+    for number, each in enumerate(rounds, 1):
+        if each is not None and not each["complete"]:
+            why = (
+                "ended with the first request that timed out"
+                if TIMEOUT in each["failures"]
+                else "was interrupted"
+            )
+            found.append(f"round {number} {why}, and does not count.")
     return found
 
 
@@ -143,6 +210,11 @@ def _caches(sides: Sequence[Mapping[str, Any]], where: str) -> str | None:
         )
         worst = max(worst, (cached[most] - cached[least], text))
     return worst[1] if worst[0] > _CACHED else None
+
+
+def _width(rounds: int) -> float:
+    """Of an interval, in units of the spread of the rounds."""
+    return t_quantile(rounds - 1) / math.sqrt(rounds)
 
 
 def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:

@@ -21,7 +21,7 @@ def as_html(document: Document) -> str:
         _warnings(document),
         _charts("Plots", document.charts, 0),
         *map(_sheet, document.sheets),
-        _charts("More plots", document.more_charts, len(document.charts)),
+        _charts("More plots" if document.charts else "Plots", document.more_charts, len(document.charts)),
     ]
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -36,7 +36,7 @@ def as_html(document: Document) -> str:
 
 def _unbroken(text: str) -> str:
     """Numbers and their units stay on one line."""
-    return re.sub(r"(\d) (?=ms\b|s\b|µs\b|tokens/s)", "\\1&nbsp;", escape(text))
+    return re.sub(r"(\d) (?=ms\b|s\b|µs\b|x\b|%|tokens/s)", "\\1&nbsp;", escape(text))
 
 
 def _tile(tile: Tile) -> str:

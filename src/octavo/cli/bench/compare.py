@@ -11,14 +11,15 @@ import typer
 from octavo.cli import options
 from octavo.cli.bench import running
 from octavo.cli.bench.delivering import Delivery
+from octavo.cli.bench.named_servers import NamedServers
 from octavo.cli.bench.progress import experiment_bar
-from octavo.cli.bench.server_options import ServerKey
+from octavo.cli.bench.server_options import USUAL_TIMEOUT_S, IgnoreEos, Timeout, parse_ignore_eos
 from octavo.cli.bench.unused_options import OF_REQUESTS, refuse_unused, unused
 from octavo.cli.bench.workload_making import make_plan, make_workload
 from octavo.cli.bench.workload_options import ArrivalOptions, Chat, SloText, WorkloadOptions
 from octavo.cli.completion import complete_model
 from octavo.cli.option_groups import grouped
-from octavo.core.errors import InvalidConfig, shown
+from octavo.core.errors import InvalidConfig, OctavoError, shown
 
 if TYPE_CHECKING:
     from octavo.bench.compare.contestant import Contestant
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from octavo.bench.compare.scenes import Task
 
 _THROUGH: Final = ("server", "library")
+_NOT_OF_SCENES: Final = (*OF_REQUESTS, "chat", "ignore_eos")
+_OF_SERVERS: Final = ("label", "model_name", "api_key", "api_key_file", "body")
 
 
 @grouped
@@ -42,18 +45,7 @@ def compare(
     settings: Annotated[
         str, typer.Option("--settings", help='JSON object of Octavo\'s settings, e.g. {"block_size": 32}.')
     ] = "{}",
-    server: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=URL", help="A server that runs already; may be given several times."),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=TEXT", help="Precision and settings of a server, for the report."),
-    ] = None,
-    model_name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=TEXT", help="What a server calls its model. Default: it is asked."),
-    ] = None,
+    servers: NamedServers,
     program: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A program to start: JSON with name, command, protocol, ..."),
@@ -69,7 +61,8 @@ def compare(
     when: ArrivalOptions,
     slo: SloText = None,
     chat: Chat = False,
-    key: ServerKey,
+    ignore_eos: IgnoreEos = "auto",
+    timeout: Timeout = USUAL_TIMEOUT_S,
     threads: options.Threads = None,
     no_ceilings: running.NoCeilings = False,
     delivery: Delivery,
@@ -78,21 +71,30 @@ def compare(
     """Compare engines: the same requests to each in turn, round after round; ratios with intervals.
 
     The first is what the others are compared with: Octavo, if --model is given. What this command starts is
-    frozen while others work. Ctrl-C ends it and reports what there is.
+    frozen while others work. Ctrl-C ends it and reports what there is. The exit status is 1 if nothing could
+    be compared.
+
+    Raises:
+        OctavoError: nothing could be compared; the report is out all the same.
     """
     refuse_unused(context, _unused(context.params))
     from octavo.bench.compare import report as reports
+    from octavo.bench.compare.comparison import why_nothing
     from octavo.bench.compare.rounds import CompareSettings
     from octavo.bench.compare.scenes import Task, as_task, parse_scenes
+    from octavo.bench.load.openai_target import ServerOptions
     from octavo.bench.metrics.slo import parse_slo
     from octavo.bench.report.head import head
 
     how = CompareSettings(
-        rounds=rounds, warm_up=warmup, slo=None if slo is None else parse_slo(slo), is_chat=chat
+        rounds=rounds,
+        warm_up=warmup,
+        slo=None if slo is None else parse_slo(slo),
+        asking=ServerOptions(is_chat=chat, ignore_eos=parse_ignore_eos(ignore_eos), timeout_s=timeout),
     )
     contestants = [
         *_octavo(model, through, _parse_settings(settings, threads)),
-        *_servers(server or [], label or [], model_name or [], key.read()),
+        *servers.contestants(),
         *_programs(program or []),
     ]
     if len(contestants) < 2:
@@ -108,6 +110,8 @@ def compare(
     delivery.give({**begin, "model": model, **found}, reports.document)
     if found["interrupted"]:
         raise typer.Exit(running.INTERRUPTED)
+    if (why := why_nothing(found)) is not None:
+        raise OctavoError(f"nothing could be compared: {why}")
 
 
 def measure(
@@ -138,13 +142,13 @@ def measure(
 
 def _unused(given: Mapping[str, Any]) -> dict[str, str]:
     """Parameters that have no effect beside the others, and with what they have none."""
-    found = unused(given) if given["scene"] is None else dict.fromkeys((*OF_REQUESTS, "chat"), "--scene")
+    found = unused(given) if given["scene"] is None else dict.fromkeys(_NOT_OF_SCENES, "--scene")
     if given["model"] is None:
         found |= dict.fromkeys(("through", "settings"), "no --model")
         if given["no_ceilings"]:
             found["threads"] = "--no-ceilings and no --model"
     if not given["server"]:
-        found |= dict.fromkeys(("label", "model_name", "api_key", "api_key_file"), "no --server")
+        found |= dict.fromkeys(_OF_SERVERS, "no --server")
     return found
 
 
@@ -161,44 +165,10 @@ def _octavo(model: str | None, through: str, settings: dict[str, Any]) -> "list[
     return [makers[way](model, settings, precision=precision) for way in ways]
 
 
-def _servers(
-    servers: list[str], labels: list[str], model_names: list[str], api_key: str | None
-) -> "list[Contestant]":
-    from octavo.bench.compare.contestant import AtUrl, Facts
-    from octavo.bench.load.openai_target import ServerOptions
-
-    addresses = [_pair("server", text) for text in servers]
-    names = [name for name, _ in addresses]
-    precisions, models = _by_name("label", labels, names), _by_name("model_name", model_names, names)
-    found: list[Contestant] = []
-    for name, url in addresses:
-        model = models.get(name)
-        settings = "as it was started" + (f", model {model}" if model else "")
-        facts = Facts(name=name, precision=precisions.get(name, ""), settings=settings)
-        options = ServerOptions(model=model, api_key=api_key, asks_memory=False)
-        found.append(AtUrl(facts, url, options))
-    return found
-
-
-def _by_name(option: str, texts: list[str], servers: list[str]) -> dict[str, str]:
-    """What an option says of servers."""
-    found = dict(_pair(option, text) for text in texts)
-    if unknown := [name for name in found if name not in servers]:
-        raise InvalidConfig(f"{option}: no --server is called {shown(unknown[0])}")
-    return found
-
-
 def _programs(files: list[Path]) -> "list[Contestant]":
     from octavo.bench.compare.program import read_program
 
     return [read_program(file) for file in files]
-
-
-def _pair(option: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise InvalidConfig(f"{option}={shown(text)}: write NAME=VALUE")
-    return name, value
 
 
 def _parse_settings(text: str, threads: int | None) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """``octavo bench serve``: requests as they come, against a server or an engine in this process."""
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,19 +8,17 @@ from octavo.cli import options
 from octavo.cli.bench import running
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.engine_options import EngineOptions
-from octavo.cli.bench.server_options import ServerAccess
+from octavo.cli.bench.server_options import IgnoreEos, ServerAccess, parse_body, parse_ignore_eos
 from octavo.cli.bench.unused_options import refuse_unused
 from octavo.cli.bench.workload_making import make_plan, make_workload
 from octavo.cli.bench.workload_options import ArrivalOptions, Chat, SloText, WorkloadOptions
-from octavo.cli.completion import complete_model, one_of
+from octavo.cli.completion import complete_model
 from octavo.cli.option_groups import grouped
-from octavo.core.errors import InvalidConfig, shown
+from octavo.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from octavo.bench.load.arrivals import ArrivalPlan
     from octavo.bench.workloads.item import Workload
-
-IgnoreEos = Literal["auto", "on", "off"]
 
 
 @grouped
@@ -40,13 +37,7 @@ def serve(
     warmup: running.WarmUp = 4,
     chat: Chat = False,
     access: ServerAccess,
-    ignore_eos: Annotated[
-        str,
-        typer.Option(
-            help="auto, on, off: ask for answers of full length; auto asks if the server takes that.",
-            autocompletion=one_of(IgnoreEos),
-        ),
-    ] = "auto",
+    ignore_eos: IgnoreEos = "auto",
     body: Annotated[str | None, typer.Option(help="JSON object with more fields for each request.")] = None,
     label: running.Label = None,
     engine: EngineOptions,
@@ -62,9 +53,7 @@ def serve(
     refuse_unused(context)
     if (url is None) == (model is None):
         raise InvalidConfig("name either the URL of a server, or a model to load here with --model")
-    if ignore_eos not in get_args(IgnoreEos):
-        raise InvalidConfig(f"ignore_eos={shown(ignore_eos)}: choose one of {', '.join(get_args(IgnoreEos))}")
-    extra = _parse_body(body)
+    asks_full, extra = parse_ignore_eos(ignore_eos), parse_body(body)
     from octavo.bench.experiment import ExperimentSettings
     from octavo.bench.metrics.slo import parse_slo
     from octavo.bench.report.serve import document
@@ -85,7 +74,7 @@ def serve(
 
         server = ServerOptions(
             is_chat=chat,
-            ignore_eos={"on": True, "off": False}.get(ignore_eos),
+            ignore_eos=asks_full,
             body=extra,
             **access.settings(),
         )
@@ -97,23 +86,9 @@ def serve(
             from octavo.bench.load.engine_target import EngineTarget
 
             name = access.model_name or running.short_name(model)
-            here = EngineTarget(llm, name=name, start_s=start_s, ignore_eos=ignore_eos != "off")
+            here = EngineTarget(llm, name=name, start_s=start_s, ignore_eos=asks_full is not False)
             report = running.measure(here, *prepare(llm.spec.vocab_size), settings)
     how = running.Circumstances(
         "serve", context, label=label, threads=engine.threads, ceilings=not no_ceilings
     )
     running.finish(report, document, delivery, how)
-
-
-def _parse_body(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidConfig(f"body={shown(text)}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidConfig(f"body={shown(text)}: must be a JSON object")
-    if found.get("n", 1) != 1:  # gaps between pieces of different choices are nobody's
-        raise InvalidConfig(f"body: n={shown(found['n'])}: one choice for each request is measured")
-    return found

@@ -1,0 +1,138 @@
+"""Who is better: the sentence and the numbers that a report of a comparison begins with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from octavo.bench.compare.judging import LATENCIES, is_open
+from octavo.bench.compare.ratios import GOODPUT, pairs
+from octavo.bench.compare.wording import (
+    NAMES,
+    advantage,
+    amount,
+    extent,
+    found_of,
+    is_difference,
+    is_sure,
+    value,
+)
+from octavo.bench.report.parts import Tile
+
+Side = Mapping[str, Any]
+_IN_HEADLINE: Final = 2
+_ALSO: Final = ("output_tokens_per_s", *LATENCIES)
+
+
+def headline(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> str:
+    """Against the best other in each task: a win over the slowest says little."""
+    say = _sentence if len(comparisons) == 1 else _of_scene
+    parts = [say(each, rival, rounds) for each in comparisons if (rival := rival_of(each)) is not None]
+    if not parts:
+        failed = [side for each in comparisons for side in each["sides"] if side["failure"]]
+        why = f"{failed[0]['name']} {failed[0]['failure']}" if failed else "the warnings say why"
+        return f"Nothing could be compared: {why}"
+    if len(comparisons) > 1:
+        return f"{comparisons[0]['sides'][0]['name']} against the best other: {', '.join(parts)}"
+    return parts[0]
+
+
+def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
+    """Of one task its metrics, of several the first of each. No two stand there that cannot be compared."""
+    found = []
+    for each in comparisons:
+        rival = rival_of(each)
+        if rival is None:
+            continue
+        metrics = _metrics(each, rival)
+        if len(comparisons) == 1:
+            others = [m for m in _ALSO if m not in metrics and found_of(rival, m) and has_ratio(each, m)]
+            found += [_tile(each, rival, metric, NAMES[metric], rounds) for metric in (*metrics, *others)]
+        else:
+            label = f"Scene {each['task']}, {NAMES[metrics[0]]}"
+            found.append(_tile(each, rival, metrics[0], label, rounds))
+    return found
+
+
+def rival_of(comparison: Mapping[str, Any]) -> Side | None:
+    """The best of the others, by the first metric in which any is known; None if none can be compared.
+
+    Another form of Octavo is no rival of it, unless there are no others.
+    """
+    _, *others = comparison["sides"]
+    foreign = [side for side in others if not str(side["name"]).startswith("octavo ")]
+    for metric in (*comparison["judged_by"], *LATENCIES):
+        for group in (foreign, others):
+            known = [
+                (advantage(metric, found), i) for i, s in enumerate(group) if (found := found_of(s, metric))
+            ]
+            if known:
+                best: Side = group[min(known)[1]]
+                return best
+    return None
+
+
+def has_ratio(comparison: Mapping[str, Any], metric: str) -> bool:
+    """Whether a ratio says something of the engines.
+
+    Where requests come at their own times, all who keep up have the same rates.
+    """
+    if not (is_open(comparison["workload"]["arrivals"]) and metric.endswith("_per_s")):
+        return True
+    return any(side["kept_up"] is False for side in comparison["sides"])
+
+
+def _metrics(comparison: Mapping[str, Any], rival: Side) -> list[str]:
+    """What decides; where that is not known, how long people wait."""
+    for metrics in (comparison["judged_by"], LATENCIES):
+        if known := [metric for metric in metrics if found_of(rival, metric)]:
+            return known
+    return []
+
+
+def _sentence(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
+    chosen = _metrics(comparison, rival)[:_IN_HEADLINE]
+    where = f"Scene {comparison['task']}: " if comparison["task"] else ""
+    text = ", ".join(_clause(comparison, rival, metric, rounds) for metric in chosen)
+    return f"{where}{comparison['sides'][0]['name']} against {rival['name']}: {text}"
+
+
+def _of_scene(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
+    """One of several: the ratio alone, as the values are in the tiles."""
+    metric = _metrics(comparison, rival)[0]
+    found = found_of(rival, metric)
+    assert found is not None
+    doubt = "no difference shown, " if is_sure(metric, found) and not is_difference(metric, found) else ""
+    how = extent(metric, found, rounds)
+    return f"scene {comparison['task']} {amount(metric, found)} {rival['name']} ({doubt}{how})"
+
+
+def _clause(comparison: Mapping[str, Any], rival: Side, metric: str, rounds: int) -> str:
+    """Both values, and how sure it is that they differ."""
+    found = found_of(rival, metric)
+    assert found is not None
+    ours, theirs = _both(comparison, rival, metric)
+    name = NAMES[metric].removesuffix(" p50")
+    if metric in LATENCIES:
+        text = f"{name} {ours} vs {theirs}"
+    elif metric == GOODPUT:
+        text = f"{ours} vs {theirs} of requests {name}"
+    else:
+        text = f"{ours} vs {theirs} {name}"
+    if is_sure(metric, found) and not is_difference(metric, found):
+        text += ": no difference shown"
+    return f"{text} ({amount(metric, found)}, {extent(metric, found, rounds)})"
+
+
+def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, rounds: int) -> Tile:
+    found = found_of(rival, metric)
+    assert found is not None
+    first = comparison["sides"][0]["name"]
+    ours, theirs = _both(comparison, rival, metric)
+    note = f"{first} {ours}, {rival['name']} {theirs}; {extent(metric, found, rounds)}"
+    return Tile(label, amount(metric, found), note)
+
+
+def _both(comparison: Mapping[str, Any], rival: Side, metric: str) -> tuple[str, str]:
+    """Means of both over the rounds that were compared."""
+    known = pairs(metric, comparison["sides"][0]["rounds"], rival["rounds"])
+    ours, theirs = (sum(pair[i] for pair in known) / len(known) for i in (0, 1))
+    return value(metric, ours), value(metric, theirs)

@@ -1,0 +1,219 @@
+"""What the report of a comparison says, and what it does not; all by hand."""
+
+import json
+
+import pytest
+from fake_openai import Behaviour
+from test_compare_ratios import summary
+
+from octavo.bench.compare.judging import judged_by, kept_up
+from octavo.bench.compare.ratios import differences, means, ratios
+from octavo.bench.compare.report import document, task_sheet
+from octavo.bench.compare.scenes import SCENES, Task, as_task
+from octavo.bench.compare.verdict import headline, tiles
+from octavo.bench.compare.wording import cell
+from octavo.bench.load.arrivals import ArrivalPlan
+from octavo.bench.workloads.lengths import Fixed
+from octavo.bench.workloads.synthetic import Synthetic
+
+
+def task(kind):
+    workload = Synthetic(num_requests=3, input_len=Fixed(4), output_len=Fixed(5))
+    return Task(workload=workload, plan=ArrivalPlan(kind=kind, rate=1.0, concurrency=2))
+
+
+LATENCIES = ["ttft_s.p50", "tpot_s.p50", "e2e_s.p50"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "metrics"),
+    [
+        ("closed", ["output_tokens_per_s"]),
+        ("at-once", ["output_tokens_per_s"]),
+        ("poisson", LATENCIES),
+        ("bursty", LATENCIES),
+        ("trace", LATENCIES),
+    ],
+)
+def test_latencies_decide_where_requests_come_at_their_own_times(kind, metrics):
+    assert judged_by(task(kind), has_objective=False) == metrics
+    assert judged_by(task(kind), has_objective=True) == ["goodput.fraction", *metrics]
+
+
+def test_scenes_are_decided_by_their_rate():
+    assert judged_by(as_task(SCENES["b"]), has_objective=False) == ["prompt_tokens_per_s"]
+
+
+def came(last_due_s, duration_s, e2e_s, **more):
+    return summary(last_due_s=last_due_s, duration_s=duration_s, e2e_s={"p50": e2e_s}, **more)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "did"),
+    [
+        ([came(10.0, 10.9, 0.5)], True),  # within a tenth of 10 s
+        ([came(10.0, 13.0, 2.0)], True),  # within 1.5 medians
+        ([came(10.0, 13.1, 2.0)], False),
+        ([came(10.0, 20.0, 5.0)], False),  # half as fast as they come
+        ([came(10.0, 10.9, 0.5), came(10.0, 20.0, 5.0)], False),
+        ([came(10.0, 10.9, 0.5), came(10.0, 20.0, 5.0), came(10.0, 10.9, 0.5)], True),
+        ([came(10.0, 20.0, 5.0, failed=1), None], None),
+    ],
+)
+def test_who_kept_up(rounds, did):
+    assert kept_up(rounds) is did
+
+
+def side(name, rounds, first=None, **more):
+    return {
+        "name": name,
+        "failure": None,
+        "kept_up": None,
+        "ran_before": True,
+        "rounds": rounds,
+        "means": means(rounds),
+        "ratios": None if first is None else ratios(first, rounds),
+        "differences": None if first is None else differences(first, rounds),
+    } | more
+
+
+def compared(*rounds, arrivals="closed", judged=("output_tokens_per_s",), task="", **more):
+    sides = [
+        side(name, each, None if name == "a" else rounds[0], **more)
+        for name, each in zip("abc", rounds, strict=False)
+    ]
+    return {
+        "task": task,
+        "description": "a description",
+        "judged_by": list(judged),
+        "workload": {"arrivals": arrivals},
+        "sides": sides,
+    }
+
+
+def rates(*values, **more):
+    return [summary(output_tokens_per_s=value, **more) for value in values]
+
+
+def test_a_headline_has_values_ratio_and_interval():
+    # Logarithms of 2, 2, 2 and 2.2: standard deviation 0.04766, Student's t 3.1824, four rounds.
+    each = compared(rates(20.0, 20.0, 20.0, 22.0), rates(10.0, 10.0, 10.0, 10.0))
+    assert headline([each], 4) == "a against b: 20.5 vs 10.0 output tokens/s (2.05 x, 1.90 to 2.21)"
+    (tile,) = tiles([each], 4)
+    assert (tile.label, tile.value) == ("output tokens/s", "2.05 x")
+    assert tile.note == "a 20.5, b 10.0; 1.90 to 2.21"
+
+
+def test_a_ratio_whose_interval_contains_one_shows_no_difference():
+    each = compared(rates(10.0, 11.0, 10.0, 11.0), rates(11.0, 10.0, 11.0, 10.0))
+    assert headline([each], 4) == (
+        "a against b: 10.5 vs 10.5 output tokens/s: no difference shown (1.00 x, 0.839 to 1.19)"
+    )
+
+
+def test_the_best_other_is_the_one_that_counts():
+    each = compared(rates(20.0, 20.0), rates(10.0, 10.0), rates(16.0, 16.0))
+    assert headline([each], 2).startswith("a against c: 20.0 vs 16.0 output tokens/s (1.25 x")
+
+
+def test_fewer_rounds_are_told_and_values_are_those_of_these_rounds():
+    """b had one round more than counts, of a slow machine, in which a was interrupted."""
+    a, b = rates(20.0, 20.0, 20.0), rates(10.0, 10.0, 1.0)
+    a[2]["complete"] = False
+    each = compared(a, b)
+    assert headline([each], 3) == (
+        "a against b: 20.0 vs 10.0 output tokens/s (2.00 x, 2.00 to 2.00, 2 of 3 rounds)"
+    )
+    (row,) = task_sheet(each, 3).rows
+    assert row == ["output tokens/s", "20.0", "7.00", "2.00 x (2.00 to 2.00, 2 of 3 rounds)"]
+
+
+def test_what_cannot_be_compared_does_not_stand_side_by_side():
+    """The answers of b were half as long: rates are not compared, times to and between tokens are."""
+    times = {"ttft_s": {"p50": 0.1}, "tpot_s": {"p50": 0.01}}
+    each = compared(rates(542.0, **times), rates(412.0, tokens=6, **times))
+    assert headline([each], 1) == (
+        "a against b: TTFT 100 ms vs 100 ms (1.00 x, too few rounds for an interval), TPOT 10.0 ms vs "
+        "10.0 ms (1.00 x, too few rounds for an interval)"
+    )
+    assert [tile.label for tile in tiles([each], 1)] == ["TTFT p50", "TPOT p50"]
+    gone = compared([None], rates(547.0))
+    gone["sides"][0]["failure"] = "does not start: it is gone"
+    assert headline([gone], 1) == "Nothing could be compared: a does not start: it is gone"
+    assert tiles([gone], 1) == []
+
+
+OPEN = {"arrivals": "poisson", "judged": ("goodput.fraction", *LATENCIES)}
+
+
+def waits(ttft_s, fraction, rate=50.0):
+    """Three rounds."""
+    latencies = {"ttft_s": {"p50": ttft_s}, "tpot_s": {"p50": 0.01}, "e2e_s": {"p50": 1.0}}
+    return rates(*[rate] * 3, **latencies, goodput={"fraction": fraction, "requests_per_s": 1.0})
+
+
+def test_at_a_rate_that_is_given_waiting_is_what_differs():
+    each = compared(waits(0.1, 1.0, 52.0), waits(0.3, 0.0, 50.0), kept_up=True, **OPEN)
+    assert headline([each], 3) == (
+        "a against b: 100.0 % vs 0.0 % of requests kept the objective (+100.0 points, +100.0 to +100.0), "
+        "TTFT 100 ms vs 300 ms (3.00 x, 3.00 to 3.00)"
+    )
+    told = [tile.label for tile in tiles([each], 3)]
+    assert told == ["kept the objective", "TTFT p50", "TPOT p50", "E2E p50"]
+    rows = {row[0]: row[1:] for row in task_sheet(each, 3).rows}
+    assert list(rows)[:4] == told
+    assert rows["output tokens/s"] == ["52.0", "50.0", "-"]
+    assert rows["kept the objective"] == ["100.0 %", "0.0 %", "+100.0 points (+100.0 to +100.0)"]
+
+
+def test_rates_are_compared_where_one_did_not_keep_up():
+    each = compared(waits(0.1, 1.0, 60.0), waits(0.3, 0.0, 30.0), kept_up=False, **OPEN)
+    rows = {row[0]: row[1:] for row in task_sheet(each, 3).rows}
+    assert rows["output tokens/s"] == ["60.0", "30.0", "2.00 x (2.00 to 2.00)"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (1.0, 10.0, "2.00 x (1.00 to 10.0)"),
+        (1.0, 10.1, "2.00 x (-)"),
+        (0.00352, 4156.0, "2.00 x (-)"),
+        (None, None, "2.00 x (-)"),
+    ],
+)
+def test_an_interval_that_says_nothing_is_a_dash(low, high, text):
+    found = {"ratio": 2.0, "low": low, "high": high, "rounds": [1.0, 4.0]}
+    assert cell("ttft_s.p50", found, 2) == text
+
+
+def test_several_tasks_have_a_tile_each_and_one_table_over_all():
+    each = [compared(rates(20.0, 20.0), rates(10.0, 10.0), task=name) for name in "ab"]
+    assert headline(each, 2) == (
+        "a against the best other: scene a 2.00 x b (2.00 to 2.00), scene b 2.00 x b (2.00 to 2.00)"
+    )
+    assert [tile.label for tile in tiles(each, 2)] == ["Scene a, output tokens/s", "Scene b, output tokens/s"]
+
+
+def test_the_first_screen_of_an_open_loop(run, fake):
+    a, b = fake(), fake(lambda _: Behaviour(first_s=0.05))
+    status, out, _ = run(
+        "bench", "compare", "--server", f"a={a.url}", "--server", f"b={b.url}", "-n", 6, "--input-len", 4,
+        "--output-len", 3, "--rate", 100, "--rounds", 2, "--slo", "ttft=40ms", "--no-ceilings", "--json",
+    )  # fmt: skip
+    assert status == 0
+    report = json.loads(out)
+    (comparison,) = report["comparisons"]
+    assert comparison["judged_by"] == ["goodput.fraction", *LATENCIES]
+    assert comparison["sides"][1]["differences"]["goodput.fraction"]["rounds"] == pytest.approx([1.0, 1.0])
+    for each in comparison["sides"][1]["rounds"]:
+        assert 0 < each["last_due_s"] < each["duration_s"]
+    facts = dict(document(report).facts)
+    assert facts["Workload"] == "6 requests, 4 tokens in, 3 out; Poisson arrivals, 100 requests/s"
+    assert facts["Objective"] == "TTFT ≤ 40.0 ms"
+    assert facts["a"] == (f"{a.url}; model fake; nobody 7.7; precision not told (--label a=TEXT names it)")
+    assert (
+        facts["Rounds"]
+        == "2; in each, one after the other gets requests of the same lengths, with contents of their own"
+    )
+    assert "Kept up" in facts
+    assert [chart.y_label for chart in document(report).more_charts] == ["TTFT p50, ms"]
