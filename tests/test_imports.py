@@ -43,7 +43,7 @@ ALLOWED |= {
 }
 # The rooms and files of `bench`, from the ground up: each uses only those before it.
 BENCH = (
-    *("conditions", "interrupts", "journal", "machine", "precision", "scenes", "separate", "tables"),
+    *("conditions", "interrupts", "journal", "machine", "scenes", "separate", "tables"),
     *("ceilings", "workloads", "load", "metrics", "experiment", "offline"),
     *("sweep", "tuning", "report", "compare"),
 )

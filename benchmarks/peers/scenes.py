@@ -21,18 +21,19 @@ from workshop import Workshop
 
 from octavo.backends.cpu import CpuBackend
 from octavo.bench.ceilings import Meter
-from octavo.bench.compare.comparison import Ceilings, compare, stop_when_told
+from octavo.bench.compare.comparison import Ceilings, compare
 from octavo.bench.compare.octavo_itself import precision_for
 from octavo.bench.compare.program import write_program
 from octavo.bench.compare.report import document
 from octavo.bench.compare.rounds import CompareSettings
 from octavo.bench.compare.scenes import Task, as_task, parse_scenes
-from octavo.bench.precision import weights_of
+from octavo.bench.interrupts import stop_when_told
 from octavo.bench.report.head import head
 from octavo.cli.bench.delivering import Delivery
 from octavo.cli.bench.progress import experiment_bar
 from octavo.cli.bench.writing import check_file
 from octavo.core.errors import OctavoError
+from octavo.engine.precision import weights_of
 from octavo.weights.sources import resolve
 
 
@@ -137,8 +138,7 @@ def run(
     ceilings = Ceilings(Meter(CpuBackend(threads)))
 
     async def all_tasks() -> dict[str, Any]:
-        stop = stop_when_told()
-        with experiment_bar() as progress:
+        with stop_when_told() as stop, experiment_bar() as progress:
             return await compare(
                 lambda task: [peer.program(workshop, model, load_of(task, threads)) for peer in present],
                 tasks,

@@ -105,6 +105,7 @@ class FakeServer:
     port: int = 0
     forbidden: tuple[str, ...] = ()
     models: tuple[str, ...] = ("fake",)
+    precision: str = ""
     memory: Callable[[], dict[str, Any] | None] = lambda: None
     asked: list[Asked] = field(default_factory=list)
     num_connections: int = 0
@@ -168,7 +169,8 @@ class FakeServer:
     def _look_up(self, path: str, writer: asyncio.StreamWriter) -> bool:
         found: dict[str, Any] | None = None
         if path == "/v1/models":
-            found = {"data": [{"id": name, "owned_by": "nobody"} for name in self.models]}
+            told = {"owned_by": "nobody"} | ({"precision": self.precision} if self.precision else {})
+            found = {"data": [{"id": name, **told} for name in self.models]}
         elif path == "/version":
             found = {"version": "7.7"}
         elif path == "/v1/memory":

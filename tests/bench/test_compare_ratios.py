@@ -10,7 +10,9 @@ from octavo.bench.compare.warnings import warnings_of
 
 def summary(failed=0, complete=True, tokens=12, asked=12, without_usage=0, **metrics):
     failures = {"http 429": {"count": failed, "example": ""}} if failed else {}
-    counts = {"without_usage": without_usage, "shorter_than_asked": 0, "tokens_per_chunk": 1.0}
+    counts = {"without_usage": without_usage, "tokens_per_chunk": 1.0} | dict.fromkeys(
+        ("shorter_than_asked", "longer_than_asked", "tpot_read_late", "gaps_read_late"), 0
+    )
     return {
         "complete": complete,
         "requests": {"failed": failed, "ok": 3 - failed, "total": 3},
@@ -20,6 +22,7 @@ def summary(failed=0, complete=True, tokens=12, asked=12, without_usage=0, **met
         "output_tokens": tokens,
         "asked_tokens": asked,
         "counts": counts,
+        "itl_s": None,
     } | metrics
 
 
@@ -87,7 +90,8 @@ def test_gaps_are_told_by_median_and_greatest_too():
 
 
 def every_metric(**more):
-    latencies = {f"{name}_s": {"p50": 1.0, "p99": 1.0, "max": 1.0} for name in ("ttft", "tpot", "itl", "e2e")}
+    one = {"p50": 1.0, "p99": 1.0, "max": 1.0, "count": 9}
+    latencies = {f"{name}_s": one for name in ("ttft", "tpot", "itl", "e2e")}
     rates = dict.fromkeys(("output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s"), 1.0)
     good = {"fraction": 0.5, "requests_per_s": 1.0}
     return summary(**latencies, **rates, **{"goodput": good} | more)
@@ -204,6 +208,18 @@ def test_short_answers_are_warned_of():
         "b: 2 of 6 answers were shorter than asked for, as the model's end token was not ignored.",
         "In 1 of 2 rounds a answered 12 tokens and b 9 to the same requests: rates and E2E of these are not "
         "compared.",
+    ]
+
+
+def test_long_answers_and_late_reading_are_warned_of():
+    odd = every_metric()
+    odd["counts"] |= {"longer_than_asked": 2, "tpot_read_late": 2}
+    assert told(comparison([every_metric(), every_metric()], [every_metric(), odd])) == [
+        "b: 2 of 6 answers were longer than asked for: the server does not keep to max_tokens, so it did "
+        "other work than one that does.",
+        "b: The load generator read late: the first or last chunk of 2 of 6 answers waited for it, perhaps "
+        "with others. TPOT is its own and not the server's, and so is what an objective says of TPOT: the "
+        "machine is too busy, or the rate too high for one generator.",
     ]
 
 

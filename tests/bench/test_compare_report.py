@@ -195,10 +195,11 @@ def test_several_tasks_have_a_tile_each_and_one_table_over_all():
 
 
 def test_the_first_screen_of_an_open_loop(run, fake):
-    a, b = fake(), fake(lambda _: Behaviour(first_s=0.05))
+    a, b = fake(), fake(lambda _: Behaviour(first_s=0.6))
+    b.precision = "Q4_1 weights"
     status, out, _ = run(
         "bench", "compare", "--server", f"a={a.url}", "--server", f"b={b.url}", "-n", 6, "--input-len", 4,
-        "--output-len", 3, "--rate", 100, "--rounds", 2, "--slo", "ttft=40ms", "--no-ceilings", "--json",
+        "--output-len", 3, "--rate", 100, "--rounds", 2, "--slo", "ttft=500ms", "--no-ceilings", "--json",
     )  # fmt: skip
     assert status == 0
     report = json.loads(out)
@@ -209,8 +210,9 @@ def test_the_first_screen_of_an_open_loop(run, fake):
         assert 0 < each["last_due_s"] < each["duration_s"]
     facts = dict(document(report).facts)
     assert facts["Workload"] == "6 requests, 4 tokens in, 3 out; Poisson arrivals, 100 requests/s"
-    assert facts["Objective"] == "TTFT ≤ 40.0 ms"
-    assert facts["a"] == (f"{a.url}; model fake; nobody 7.7; precision not told (--label a=TEXT names it)")
+    assert facts["Objective"] == "TTFT ≤ 500 ms"
+    assert facts["a"] == f"{a.url}; model fake; nobody 7.7; precision not told (--label a=TEXT names it)"
+    assert facts["b"] == f"{b.url}; model fake; nobody 7.7; Q4_1 weights"
     assert (
         facts["Rounds"]
         == "2; in each, one after the other gets requests of the same lengths, with contents of their own"

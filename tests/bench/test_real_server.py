@@ -27,6 +27,7 @@ def test_octavo_tells_tokens_and_memory(run, server, chat):
     report = json.loads(out)
     assert status == 0
     assert report["target"]["server"].startswith("octavo ")
+    assert report["target"]["precision"].endswith(" weights, bfloat16 KV")
     assert report["target"]["ignore_eos"] is True
     assert report["peak_rss_bytes"] > 50 << 20
     for repeat in report["repeats"]:

@@ -1,10 +1,9 @@
 """A workload against a target, several times over, and what all of it says."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from octavo.bench.interrupts import heard
+from octavo.bench.interrupts import stop_when_told
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.generator import LoadResult, Record, run_load
 from octavo.bench.load.memory_use import watch_memory
@@ -109,9 +108,7 @@ async def run_experiment(
         InvalidConfig: the workload cannot come as the plan wants.
     """
     findings = Findings()
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    with heard(lambda: loop.call_soon_threadsafe(stop.set)):
+    with stop_when_told() as stop:
         if settings.warm_up:
             items = workload.items(WARM_UP)[: settings.warm_up]
             users = ArrivalPlan(kind="closed", concurrency=_WARM_UP_USERS)

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: the first ends a measurement early, so that it is reported; the next ends all."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -41,6 +42,15 @@ def heard(tell: Callable[[], object]) -> Iterator[None]:
         if not came:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def stop_when_told() -> Iterator[asyncio.Event]:
+    """An event for the running event loop, which the first signal sets; see ``heard``."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with heard(lambda: loop.call_soon_threadsafe(stop.set)):
+        yield stop
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.llm import LLM
+from octavo.engine.precision import precision_of
 from octavo.server.answering.chat_format import ChatFormat
 from octavo.server.errors import install_error_handlers
 from octavo.server.memory.feed import MemoryFeed
@@ -42,6 +43,7 @@ def create_app(llm: LLM, settings: ServerSettings) -> FastAPI:
         tracing=None
         if settings.otlp_endpoint is None
         else Tracing.over_http(settings.otlp_endpoint, model_name=settings.model_name),
+        precision=precision_of(llm),
     )
 
     @asynccontextmanager

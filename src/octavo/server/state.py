@@ -23,6 +23,7 @@ class ServerState:
     """Owned by the application (``app.state.octavo``), made before it serves.
 
     Attributes:
+        precision: of weights, activations and KV, in words.
         is_draining: whether nothing new is taken; set when the server is told to stop.
         created: when the server started, in whole seconds.
     """
@@ -36,6 +37,7 @@ class ServerState:
     memory: MemoryReporter
     metrics: Metrics
     tracing: Tracing | None
+    precision: str
     is_draining: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -1,7 +1,6 @@
 """All tasks, all contestants: runs the rounds and makes the parts of a report."""
 
 import asyncio
-import signal
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -124,23 +123,6 @@ def why_nothing(found: Mapping[str, Any]) -> str | None:
     rounds = found["settings"]["rounds"]
     reasons = [text for each in found["comparisons"] for text in warnings_of(each, rounds=rounds)]
     return reasons[0] if reasons else "no round was complete"
-
-
-def stop_when_told() -> asyncio.Event:
-    """An event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C ends the program as usual.
-
-    Without it a SIGTERM would leave frozen programs behind. Call it in the main thread's event loop.
-    """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def told() -> None:
-        stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told)
-    return stop
 
 
 def _of_task(

@@ -11,6 +11,7 @@ from octavo.bench.load.target import Target
 from octavo.core.errors import InvalidConfig, shown
 
 _LONGEST_NAME: Final = 60
+_TOLD: Final = ("server", "precision", "model", "endpoint", "ignore_eos")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ class _Reached:
 def told_of(target: Target) -> dict[str, Any]:
     """What a target says of itself that belongs into a comparison's report."""
     told = target.describe()
-    return {name: told[name] for name in ("server", "model", "endpoint", "ignore_eos") if name in told}
+    return {name: told[name] for name in _TOLD if name in told}
 
 
 def same_place(a: Address, b: Address) -> bool:

@@ -11,11 +11,11 @@ from typing import Any, Final
 import octavo
 from octavo.bench.compare.contestant import Facts
 from octavo.bench.compare.program import Program
-from octavo.bench.precision import precision_of
 from octavo.core.errors import OctavoError
 from octavo.core.sampling import SamplingParams
 from octavo.engine.generation import Generation
 from octavo.engine.llm import LLM
+from octavo.engine.precision import precision_of
 
 SERVER: Final = "octavo server"
 LIBRARY: Final = "octavo library"

@@ -55,7 +55,7 @@ def contestant_fact(comparisons: Sequence[Mapping[str, Any]], name: str) -> str:
         first["url"] or "",
         f"model {first['told']['model']}" if first["url"] and "model" in first["told"] else "",
         first["version"] or first["told"].get("server") or "",
-        first["precision"] or _untold(first),
+        first["precision"] or first["told"].get("precision") or _untold(first),
         settings.strip(", "),
         first["note"],
         *_cost([side for _, side in tasks]),

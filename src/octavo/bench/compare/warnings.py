@@ -12,6 +12,7 @@ from octavo.bench.compare.ratios import is_counted, is_whole, output_differs, pr
 from octavo.bench.compare.turns import Contents
 from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT
 from octavo.bench.metrics.spread import t_quantile
+from octavo.bench.metrics.warnings import late_reading, other_lengths
 from octavo.bench.report.numbers import seconds
 from octavo.core.display import counted
 from octavo.core.errors import InvalidConfig
@@ -123,10 +124,12 @@ def _of_side(side: Mapping[str, Any]) -> list[str]:
         )
     if sum(each["counts"]["without_usage"] for each in with_counts):
         found.append("answers came without usage; as many pieces came as tokens were asked for.")
-    if short := sum(each["counts"]["shorter_than_asked"] for each in with_counts):
-        why = "" if side["told"].get("ignore_eos") else ", as the model's end token was not ignored"
-        ok = sum(each["requests"]["ok"] for each in with_counts)
-        found.append(f"{short} of {ok} answers were shorter than asked for{why}.")
+    lengths: Counter[str] = Counter()
+    for each in with_counts:
+        lengths.update({name: each["counts"][name] for name in ("shorter_than_asked", "longer_than_asked")})
+    ok = sum(each["requests"]["ok"] for each in with_counts)
+    found += other_lengths(lengths, ok, ignores_eos=bool(side["told"].get("ignore_eos")))
+    found += late_reading(rounds)
     per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in with_counts), default=0.0)
     if per_piece > _SEVERAL:
         found.append(f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces.")

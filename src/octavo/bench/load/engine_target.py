@@ -7,7 +7,6 @@ from typing import Any
 from octavo.bench.load.exchange import REFUSED, Exchange
 from octavo.bench.load.rss import peak_rss_bytes
 from octavo.bench.load.target import MemoryFacts
-from octavo.bench.precision import precision_of
 from octavo.bench.workloads.item import Prompt, prompt_as_json
 from octavo.core.errors import OctavoError
 from octavo.core.sampling import SamplingParams
@@ -16,6 +15,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.generation import Generation
 from octavo.engine.llm import LLM
 from octavo.engine.observing import StepReport
+from octavo.engine.precision import precision_of
 
 
 class EngineTarget:

@@ -86,6 +86,7 @@ class OpenAITarget:
         self._client: HttpClient | None = None
         self._extra: dict[str, Any] = {}
         self._kind: str | None = None
+        self._precision: str | None = None
         self._tells_memory = options.asks_memory
 
     async def open(self) -> None:
@@ -102,6 +103,7 @@ class OpenAITarget:
         self.model = self.model or self._only_of(models)
         await self._probe()
         self._kind = await self._find_kind(models)
+        self._precision = self._told_precision(models)
         self._tells_memory = self._tells_memory and await self.memory() is not None
 
     async def close(self) -> None:
@@ -159,6 +161,7 @@ class OpenAITarget:
             "url": str(self.address),
             "is_local": self.address.is_local,
             "server": self._kind,
+            "precision": self._precision,
             "model": self.model,
             "endpoint": "chat/completions" if self.options.is_chat else "completions",
             "ignore_eos": bool(self._extra.get("ignore_eos")),
@@ -256,6 +259,11 @@ class OpenAITarget:
         except (OctavoError, KeyError, TypeError):
             version = ""
         return f"{owner} {version}".strip()[:100] or None
+
+    def _told_precision(self, models: list[dict[str, Any]]) -> str | None:
+        """Of the model that is asked; Octavo tells it, OpenAI's API has no such field."""
+        told = next((each.get("precision") for each in models if each.get("id") == self.model), None)
+        return told[:100] if isinstance(told, str) and told.isprintable() else None
 
     async def _get(self, path: str) -> Any:
         assert self._client is not None

@@ -32,7 +32,7 @@ def warnings_of(
         )
     found += _failures(repeats)
     found += _timeouts(repeats)
-    found += _reading(repeats)
+    found += late_reading(repeats)
     found += _lateness(repeats)
     found += _counts(repeats, target)
     if len(repeats) == 1 and not interrupted:
@@ -91,7 +91,8 @@ def _timeouts(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _reading(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+def late_reading(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That times between pieces are the load generator's own."""
     late = {name: num_late for name in ("tpot_s", "itl_s") if (num_late := too_many_late(repeats, name))}
     if not late:
         return []
@@ -151,12 +152,18 @@ def _counts(repeats: Sequence[Mapping[str, Any]], target: Mapping[str, Any]) -> 
             f"Sent twice: {counted(counts['resent'], 'request')}, as the server closed the connection "
             "without a word just then. Latencies count from the first time."
         )
-    if counts["shorter_than_asked"]:
-        why = "" if target.get("ignore_eos") else ", as the model's end token was not ignored"
-        found.append(f"{counts['shorter_than_asked']} of {ok} answers were shorter than asked for{why}.")
-    if counts["longer_than_asked"]:
+    return found + other_lengths(counts, ok, ignores_eos=bool(target.get("ignore_eos")))
+
+
+def other_lengths(counts: Mapping[str, int], num_answers: int, *, ignores_eos: bool) -> list[str]:
+    """That answers were shorter or longer than asked for."""
+    found = []
+    if short := counts["shorter_than_asked"]:
+        why = "" if ignores_eos else ", as the model's end token was not ignored"
+        found.append(f"{short} of {num_answers} answers were shorter than asked for{why}.")
+    if long := counts["longer_than_asked"]:
         found.append(
-            f"{counts['longer_than_asked']} of {ok} answers were longer than asked for: the server does not "
-            "keep to max_tokens, so it did other work than one that does."
+            f"{long} of {num_answers} answers were longer than asked for: the server does not keep to "
+            "max_tokens, so it did other work than one that does."
         )
     return found

@@ -125,14 +125,14 @@ def measure(
     """Run it, with a bar for who watches; the first Ctrl-C ends it early."""
     from octavo.backends.cpu import CpuBackend
     from octavo.bench.ceilings import Meter
-    from octavo.bench.compare.comparison import Ceilings, stop_when_told
+    from octavo.bench.compare.comparison import Ceilings
     from octavo.bench.compare.comparison import compare as run_all
+    from octavo.bench.interrupts import stop_when_told
 
     meter = Ceilings(Meter(CpuBackend(threads))) if ceilings else None
 
     async def run() -> dict[str, Any]:
-        stop = stop_when_told()
-        with experiment_bar() as progress:
+        with stop_when_told() as stop, experiment_bar() as progress:
             return await run_all(
                 lambda _: contestants, tasks, settings, progress=progress, stop=stop, ceilings=meter
             )

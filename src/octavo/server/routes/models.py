@@ -39,6 +39,7 @@ def _described(state: ServerState) -> dict[str, Any]:
         "owned_by": "octavo",
         "root": state.settings.model_name,
         "max_model_len": state.llm.capacity.context_len,
+        "precision": state.precision,
     }
 
 
