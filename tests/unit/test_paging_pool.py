@@ -3,8 +3,8 @@ import random
 import pytest
 
 from octavo.core.errors import OutOfBlocks
-from octavo.paging.block_pool import Block, BlockPool
-from octavo.paging.prefix_index import Node
+from octavo.paging.block import Block, Node
+from octavo.paging.block_pool import BlockPool
 
 
 def name(block: Block) -> None:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from octavo.core.request import Request
 from octavo.engine.engine import Engine
-from octavo.paging.block_pool import Block
+from octavo.paging.block import Block
 from octavo.paging.stats import PagingStats
 from octavo.scheduling.scheduler import SchedulerStats
 

@@ -1,7 +1,6 @@
 """The pool: which frames of KV memory are held, cached or free. Every operation is O(1) amortized.
 
-A *frame* is a numbered piece of KV memory; frame 0 is the null block and belongs to nobody. A *block* is what
-a group of layers remembers of ``block_size`` consecutive tokens; it occupies one frame or several. A block is
+A block (see ``block``) is
 
 - *held* while it has owners (tables that point at it) or pins (copies in flight),
 - *cached* when nobody holds it but it has a name under which the prefix index finds it,
@@ -12,40 +11,9 @@ recently used first. Sequences let go of their tail before their head, so an old
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from octavo.core.errors import OutOfBlocks
-
-if TYPE_CHECKING:
-    from octavo.paging.prefix_index import Node
-
-
-class Block:
-    """``block_size`` tokens of one group: the frames that hold them and who holds on to them.
-
-    Attributes:
-        group: number of the group of layers.
-        frames: block ids in the pool, one per table of the group.
-        owners: tables that point here.
-        pins: copies in flight from or to here.
-        node: the block's name in the prefix index, or None.
-    """
-
-    __slots__ = ("frames", "group", "newer", "node", "older", "owners", "pins")
-
-    def __init__(self, group: int, frames: tuple[int, ...]) -> None:
-        self.group = group
-        self.frames = frames
-        self.owners = 0
-        self.pins = 0
-        self.node: Node | None = None
-        self.older = self.newer = self
-
-    def __repr__(self) -> str:
-        name = self.node.name.hex()[:8] if self.node else "unnamed"
-        return (
-            f"Block(group={self.group}, frames={self.frames}, owners={self.owners}, pins={self.pins}, {name})"
-        )
+from octavo.paging.block import Block
 
 
 class BlockPool:

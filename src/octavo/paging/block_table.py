@@ -2,9 +2,8 @@
 
 from itertools import pairwise
 
-from octavo.paging.block_pool import Block
+from octavo.paging.block import Block, Node
 from octavo.paging.groups import GroupSpec
-from octavo.paging.prefix_index import Node
 
 
 class TableCounts:

@@ -7,7 +7,8 @@ Copies run before the step writes anything; until they are reported complete, bo
 
 from collections.abc import Iterable, Sequence
 
-from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block import Block
+from octavo.paging.block_pool import BlockPool
 from octavo.paging.grants import BlockCopy, TableUpdate
 from octavo.paging.groups import GroupSpec
 from octavo.paging.matching import PrefixMatcher

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block import Block, Node
+from octavo.paging.block_pool import BlockPool
 from octavo.paging.block_table import TableCounts, count_breaks
 from octavo.paging.matching import PrefixMatcher
-from octavo.paging.prefix_index import Node, first_visible
+from octavo.paging.prefix_index import first_visible
 from octavo.paging.sequence import Sequence as LiveSequence
 
 

@@ -16,7 +16,8 @@ from itertools import repeat
 from math import gcd
 
 from octavo.paging import invariants
-from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block import Block
+from octavo.paging.block_pool import BlockPool
 from octavo.paging.block_table import BlockTable, TableCounts
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.granting import SlotGranter

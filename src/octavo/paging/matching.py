@@ -4,12 +4,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block import Block, Node
+from octavo.paging.block_pool import BlockPool
 from octavo.paging.block_table import BlockTable
 from octavo.paging.explain import PrefixExplanation, Reason
 from octavo.paging.groups import GroupSpec
 from octavo.paging.hashing import HashFunction, NameChain, root_name
-from octavo.paging.prefix_index import Node, PrefixIndex, Walk
+from octavo.paging.prefix_index import PrefixIndex, Walk
 from octavo.paging.sequence import Sequence as LiveSequence
 
 

@@ -14,40 +14,10 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from octavo.paging.block_pool import Block
+from octavo.paging.block import Block, Node, Root, Tokens
 from octavo.paging.hashing import TOKEN_BYTES, NameChain
 
-Tokens = bytes  # token ids, TOKEN_BYTES each
 MAX_SIBLINGS = 32  # siblings without a block that a search for a partial match passes over, on either side
-
-
-class Node:
-    """A block's content: its tokens, after those of its parent.
-
-    Attributes:
-        block: where the content lies now, or None.
-        num_tips: live sequences whose last published block this is.
-    """
-
-    __slots__ = ("block", "children", "name", "num_tips", "parent", "tokens")
-
-    def __init__(self, name: bytes, parent: "Node | None", tokens: Tokens) -> None:
-        self.name = name
-        self.parent = parent
-        self.tokens = tokens
-        self.block: Block | None = None
-        self.children: list[Node] = []
-        self.num_tips = 0
-
-
-class Root(Node):
-    """The empty prefix of one salt."""
-
-    __slots__ = ("salt",)
-
-    def __init__(self, name: bytes, salt: str) -> None:
-        super().__init__(name, None, b"")
-        self.salt = salt
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from octavo.paging.block_pool import Block, BlockPool
+from octavo.paging.block import Block
+from octavo.paging.block_pool import BlockPool
 from octavo.paging.block_table import BlockTable, TableCounts
 from octavo.paging.groups import GroupSpec
 

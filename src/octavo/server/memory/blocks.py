@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.engine.block_map import BlockMap, Holder, TableView
-from octavo.paging.block_pool import Block
+from octavo.paging.block import Block
 
 FREE: Final = 0
 HELD: Final = 1

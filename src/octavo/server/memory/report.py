@@ -9,7 +9,7 @@ import numpy as np
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.block_map import named_tokens
 from octavo.engine.llm import LLM
-from octavo.paging.block_pool import Block
+from octavo.paging.block import Block
 from octavo.paging.explain import PrefixExplanation
 from octavo.paging.groups import GroupSpec
 from octavo.server.memory.blocks import CACHED, STATE_NAMES, Arrangement
