@@ -34,6 +34,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import uvloop
+
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.exchange import Exchange
 from octavo.bench.load.generator import Record, run_load
@@ -175,7 +177,7 @@ def accuracy() -> list[dict[str, Any]]:
             "tokens_per_chunk": scene.tokens_per_chunk,
         }
         with fake_server(**behaviour) as url:
-            records = asyncio.run(measure(url, scene))
+            records = uvloop.run(measure(url, scene))
             found.append(judge(scene, records, log_of(url)))
     return found
 
@@ -226,7 +228,7 @@ def client_costs(streams: int = 20, output_len: int = 400, gap_s: float = 0.01) 
             for name, read in (("ours", read_with_ours), ("httpx", read_with_httpx)):
                 prompts = [f"{name} {turn} {stream}" for stream in range(streams)]
                 try:
-                    cpu_s, seen = asyncio.run(read(url, prompts, output_len))
+                    cpu_s, seen = uvloop.run(read(url, prompts, output_len))
                 except ImportError:
                     continue
                 log = log_of(url)

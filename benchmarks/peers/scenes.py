@@ -7,7 +7,6 @@ started, warmed up, frozen while others work, and given the same requests in tur
 """
 
 import argparse
-import asyncio
 import re
 import shlex
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from everyone import everyone
 from peer import Load, Peer
 from workshop import Workshop
@@ -149,7 +149,7 @@ def run(
                 absent=absent,
             )
 
-    return asyncio.run(all_tasks())
+    return uvloop.run(all_tasks())
 
 
 def without_home(value: Any, home: Path) -> Any:

@@ -1,6 +1,5 @@
 """``octavo bench compare``: the same requests to several engines in turn."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -123,6 +122,8 @@ def measure(
     ceilings: bool,
 ) -> dict[str, Any]:
     """Run it, with a bar for who watches; the first Ctrl-C ends it early."""
+    import uvloop
+
     from octavo.backends.cpu import CpuBackend
     from octavo.bench.ceilings import Meter
     from octavo.bench.compare.comparison import Ceilings
@@ -137,7 +138,7 @@ def measure(
                 lambda _: contestants, tasks, settings, progress=progress, stop=stop, ceilings=meter
             )
 
-    return asyncio.run(run())
+    return uvloop.run(run())
 
 
 def _unused(given: Mapping[str, Any]) -> dict[str, str]:

@@ -74,7 +74,7 @@ def measure_all(
     target: "Target", cases: "Sequence[tuple[Workload, ArrivalPlan]]", settings: "ExperimentSettings"
 ) -> list[dict[str, Any]]:
     """Run one experiment after the other; fewer come back if Ctrl-C ends them."""
-    import asyncio
+    import uvloop
 
     from octavo.bench.experiment import describe, run_experiment
 
@@ -92,7 +92,7 @@ def measure_all(
             await target.close()
         return found
 
-    return asyncio.run(run())
+    return uvloop.run(run())
 
 
 def finish(
