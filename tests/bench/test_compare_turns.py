@@ -9,13 +9,16 @@ import pytest
 from comparing import TASK, StartedHere, at, compared
 from fake_openai import Behaviour
 
-from octavo.bench.compare.contestant import same_place
+from octavo.bench.compare.contestant import AtUrl, same_place
 from octavo.bench.compare.ratios import metric_of
 from octavo.bench.compare.scenes import SCENES, as_task
 from octavo.bench.compare.turns import order_of
+from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.http import Address
+from octavo.bench.workloads.lengths import Uniform
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.prompts_file import read_prompts
+from octavo.bench.workloads.synthetic import Synthetic
 from octavo.core.errors import InvalidConfig
 
 # Student's t by hand: 12.7062 / sqrt(2) and 4.3027 / sqrt(3), beside 3.1824 / sqrt(4).
@@ -92,6 +95,24 @@ def test_servers_that_ran_before_get_contents_of_their_own(two):
     assert {len(prompt) for group in prompts for prompt in group} == {4}
     assert found["comparisons"][0]["workload"]["contents"] == "own"
     assert found["warnings"] == [THREE]
+
+
+@pytest.mark.parametrize("kind", [AtUrl, StartedHere], ids=["own contents", "the same"])
+def test_each_round_has_a_draw_of_its_own_and_all_have_it(fake, kind):
+    a, b = fake(), fake()
+    lengths = Synthetic(num_requests=4, input_len=Uniform(1, 10_000), output_len=Uniform(1, 40))
+    task = dataclasses.replace(TASK, workload=lengths, plan=ArrivalPlan(kind="poisson", rate=200))
+    found = compared([at(a, "a", kind), at(b, "b", kind)], task=task, rounds=3)
+    ours, theirs = (
+        [
+            (each["prompt_tokens"], each["asked_tokens"], round(each["last_due_s"], 6))
+            for each in side["rounds"]
+        ]
+        for side in found["comparisons"][0]["sides"]
+    )
+    assert ours == theirs
+    for column in zip(*ours, strict=True):
+        assert len(set(column)) == 3
 
 
 def test_one_server_that_ran_before_gets_what_the_others_get(two):

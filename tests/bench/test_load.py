@@ -10,7 +10,7 @@ import pytest
 from fake_openai import Behaviour, FakeServer
 
 from octavo.bench.load import exchange as outcomes
-from octavo.bench.load import generator, http
+from octavo.bench.load import generator, http, stalls
 from octavo.bench.load.answers import StreamedAnswer
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.exchange import Exchange
@@ -297,7 +297,8 @@ def test_an_open_loop_waits_for_nobody(monkeypatch):
     assert due == pytest.approx([i / 100 for i in range(count)])
 
 
-def test_a_loop_that_is_held_up_is_noticed():
+def test_a_loop_that_is_held_up_is_noticed(monkeypatch):
+    monkeypatch.setattr(stalls, "_TIMER_S", 0.002)
     held = []
 
     def hold(_):

@@ -10,7 +10,7 @@ from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.report.facts import workload_fact
 from octavo.bench.workloads.contents import Vocabulary, stream_of
 from octavo.bench.workloads.conversations import Conversations
-from octavo.bench.workloads.item import digest, follow, prompt_as_json
+from octavo.bench.workloads.item import digest, follow, prompt_as_json, prompt_len
 from octavo.bench.workloads.lengths import Empirical, Fixed, Lognormal, Uniform, parse_lengths
 from octavo.bench.workloads.limits import TraceLimits
 from octavo.bench.workloads.lines import MalformedLine
@@ -25,13 +25,13 @@ VOCABULARY = Vocabulary(10, 500)
 
 # The first digits of what each workload of seed 3 hashes to: reports of other days stay comparable.
 PINNED = {
-    "random": "d4552db6",
-    "tree": "21de8bae",
-    "repetitive": "3730423e",
-    "text": "8b59d1f0",
-    "chat": "2c415c51",
-    "mooncake": "6f3b7e18",
-    "azure": "d00223a4",
+    "random": "d98810a6",
+    "tree": "b3202e61",
+    "repetitive": "4f17e32c",
+    "text": "b3336759",
+    "chat": "fae74565",
+    "mooncake": "f5d58603",
+    "azure": "ddb1976d",
 }
 
 MOONCAKE = """\
@@ -83,21 +83,35 @@ def test_requests_are_what_they_were_when_this_was_written(tmp_path):
     assert found == PINNED
 
 
-def test_repeats_differ_in_contents_alone(tmp_path):
+def shape(workload, repeat, variant=0):
+    return [
+        (item.max_tokens, item.arrival_s, item.session, item.turn, prompt_len(item.prompt))
+        for item in workload.items(repeat, variant)
+    ]
+
+
+def test_variants_differ_in_contents_alone(tmp_path):
     for name, workload in made(tmp_path, 3).items():
-        first, second = workload.items(0), workload.items(1)
-        assert digest(first) != digest(second), name
-        for a, b in zip(first, second, strict=True):
-            assert (a.max_tokens, a.arrival_s, a.session, a.turn) == (
-                b.max_tokens,
-                b.arrival_s,
-                b.session,
-                b.turn,
-            )
-            assert type(a.prompt) is type(b.prompt)
-            if isinstance(a.prompt, array):
-                assert len(a.prompt) == len(b.prompt)
-                assert a.prompt != b.prompt
+        seen = set()
+        for repeat in (0, 1, -1):
+            first, second = workload.items(repeat), workload.items(repeat, 1)
+            assert shape(workload, repeat) == shape(workload, repeat, 1), name
+            assert all(type(a.prompt) is type(b.prompt) for a, b in zip(first, second, strict=True))
+            assert all(a.prompt != b.prompt for a, b in zip(first, second, strict=True)), name
+            seen |= {digest(first), digest(second)}
+        assert len(seen) == 6, name
+
+
+def test_repeats_draw_lengths_and_paths_anew_where_they_are_made_up(tmp_path):
+    for name, workload in made(tmp_path, 3).items():
+        assert (shape(workload, 0) != shape(workload, 1)) == (name in ("random", "chat")), name
+    tree = made(tmp_path, 3)["tree"]
+    same = [[a == b for a in beginnings(tree, k) for b in beginnings(tree, k)] for k in range(4)]
+    assert any(each != same[0] for each in same[1:])  # who shares with whom
+
+
+def beginnings(tree, repeat):
+    return [tuple(item.prompt[:30]) for item in tree.items(repeat)]
 
 
 @pytest.mark.parametrize(
@@ -616,6 +630,9 @@ def test_arrivals_have_rate_and_variance(kind, burstiness, variance):
     times = plan.times(items(20_000))
     assert times == plan.times(items(20_000))
     assert times != ArrivalPlan(kind=kind, rate=50, burstiness=burstiness, seed=2).times(items(20_000))
+    draws = [plan.of_repeat(repeat).times(items(9)) for repeat in (0, 1, 2)]
+    assert draws[0] == times[:9]
+    assert len({draw[1] for draw in draws}) == 3
     assert times[0] == 0.0
     gaps = np.diff(times)
     assert gaps.min() >= 0

@@ -122,7 +122,9 @@ async def run_experiment(
             name = f"Repeat {repeat + 1} of {settings.repeats}" if settings.repeats > 1 else "Measuring"
             progress.begin(name, len(items))
             async with watch_memory(target) as watch:
-                result = await run_load(target, items, plan, stop=stop, on_done=progress.done)
+                result = await run_load(
+                    target, items, plan.of_repeat(repeat), stop=stop, on_done=progress.done
+                )
             del items
             findings.results.append(result)
             findings.repeats.append({**summarize(result, settings.slo), "memory": watch.as_dict()})

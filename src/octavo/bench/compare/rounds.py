@@ -191,7 +191,7 @@ class _Match:
         items = self.contents.of_round(number, side.place)
         side.running.wake()
         name = f"Round {number + 1} of {self.settings.rounds}: {side.contestant.facts.name}"
-        found = await self._load(side, items, name)
+        found = await self._load(side, items, self.plan.of_repeat(number), name)
         await self._unless_silent(side, found, f"round {number + 1}")
         await self._rest(side)
         return found
@@ -221,7 +221,7 @@ class _Match:
     async def _warm_up(self, side: Side) -> None:
         items = self.contents.of_warm_up(side.place)[: self.settings.warm_up]
         if side.running is not None and items:
-            found = await self._load(side, items, f"Warming up {side.contestant.facts.name}")
+            found = await self._load(side, items, self.plan, f"Warming up {side.contestant.facts.name}")
             await self._unless_silent(side, found, "warm-up")
 
     async def _rest(self, side: Side) -> None:
@@ -240,7 +240,7 @@ class _Match:
             side.failure = f"{when}: {_reason(found)}"
             await _stop(side)
 
-    async def _load(self, side: Side, items: list[WorkItem], name: str) -> dict[str, Any]:
+    async def _load(self, side: Side, items: list[WorkItem], plan: ArrivalPlan, name: str) -> dict[str, Any]:
         """Its requests; the first that times out ends them, as the round no longer counts."""
         assert side.running is not None
         self.progress.begin(name, len(items))
@@ -257,7 +257,7 @@ class _Match:
 
         watching = asyncio.create_task(watch())
         try:
-            result = await run_load(side.running.target, items, self.plan, stop=ended, on_done=on_done)
+            result = await run_load(side.running.target, items, plan, stop=ended, on_done=on_done)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)

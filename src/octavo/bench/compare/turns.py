@@ -21,7 +21,7 @@ def order_of(number: int, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The requests of each contestant.
+    """The requests of each contestant; those of a round have lengths and arrivals of that round.
 
     Attributes:
         own: each contestant has contents of its own, as some may look into the same cache: whoever comes
@@ -29,19 +29,18 @@ class Contents:
     """
 
     workload: Workload
-    count: int
     own: bool
 
     @staticmethod
     def choose(workload: Workload, contestants: Sequence[Contestant]) -> "Contents":
         """The same for all, unless it can differ and two or more ran before: who knows what these share."""
         may_share = sum(each.runs_at is not None for each in contestants) > 1
-        return Contents(workload, len(contestants), may_share and workload.can_differ)
+        return Contents(workload, may_share and workload.can_differ)
 
     def of_round(self, number: int, place: int) -> list[WorkItem]:
         """For the contestant at a place of the list, in a round that counts from 0."""
-        return self.workload.items(number * self.count + place if self.own else number)
+        return self.workload.items(number, place if self.own else 0)
 
     def of_warm_up(self, place: int) -> list[WorkItem]:
         """Before its first round."""
-        return self.workload.items(WARM_UP - place if self.own else WARM_UP)
+        return self.workload.items(WARM_UP, place if self.own else 0)

@@ -1,7 +1,7 @@
 """When requests come."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from octavo.bench.workloads.contents import stream_of
@@ -29,7 +29,7 @@ class ArrivalPlan:
         burstiness: of "bursty": the variance of the gaps between arrivals, in units of that of a Poisson
             process. 1 is Poisson, more is burstier, 0 is a metronome.
         concurrency: users of a closed loop.
-        seed: of the gaps.
+        seed, draw: of the gaps; each draw has others.
 
     Raises:
         InvalidConfig: a value that is missing or out of range.
@@ -40,6 +40,7 @@ class ArrivalPlan:
     burstiness: float = 4.0
     concurrency: int | None = None
     seed: int = 0
+    draw: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in ARRIVALS:
@@ -52,8 +53,12 @@ class ArrivalPlan:
         if not 0 <= self.burstiness <= 1000:
             raise InvalidConfig(f"burstiness={self.burstiness}: must be from 0 to 1000")
 
+    def of_repeat(self, repeat: int) -> "ArrivalPlan":
+        """With gaps of this repeat's own, as ``Workload.items`` has lengths of its own."""
+        return replace(self, draw=repeat)
+
     def times(self, items: Sequence[WorkItem]) -> list[float]:
-        """Seconds after the start at which each arrives, not falling; the same for the same seed.
+        """Seconds after the start at which each arrives, not falling; the same for the same seed and draw.
 
         ``items`` are those that do not wait for an answer: first turns, and single requests.
 
@@ -70,7 +75,7 @@ class ArrivalPlan:
             return found
         assert self.rate is not None
         mean = 1 / self.rate
-        rng = stream_of(self.seed, _STREAM)
+        rng = stream_of(self.seed, _STREAM, self.draw)
         variance = 1.0 if self.kind == "poisson" else self.burstiness
         if variance == 0:
             gaps = [mean] * count

@@ -40,9 +40,9 @@ class Conversations:
         """Whether its repeats have contents of their own."""
         return True
 
-    def items(self, repeat: int) -> list[WorkItem]:
+    def items(self, repeat: int, variant: int = 0) -> list[WorkItem]:
         """The requests of one repeat; sessions one after the other, their turns in order."""
-        rng = stream_of(self.seed, _LENGTHS)
+        rng = stream_of(self.seed, _LENGTHS, repeat)
         items: list[WorkItem] = []
         for session, num_turns in enumerate(self.turns.sample(rng, self.num_sessions)):
             inputs = self.input_len.sample(rng, num_turns)
@@ -51,7 +51,7 @@ class Conversations:
                 items.append(
                     WorkItem(
                         index=len(items),
-                        prompt=self._prompt(repeat, session, turn, inputs[turn]),
+                        prompt=self._prompt((repeat, variant), session, turn, inputs[turn]),
                         max_tokens=outputs[turn],
                         session=session,
                         turn=turn,
@@ -74,11 +74,11 @@ class Conversations:
             "seed": self.seed,
         }
 
-    def _prompt(self, repeat: int, session: int, turn: int, length: int) -> Prompt:
-        said = random_words(stream_of(self.seed, _CONTENTS, repeat, session, turn), length)
+    def _prompt(self, contents: tuple[int, int], session: int, turn: int, length: int) -> Prompt:
+        said = random_words(stream_of(self.seed, _CONTENTS, *contents, session, turn), length)
         system = ""
         if turn == 0 and self.system_len:
-            system = random_words(stream_of(self.seed, _SYSTEM, repeat), self.system_len)
+            system = random_words(stream_of(self.seed, _SYSTEM, *contents), self.system_len)
         if not self.as_chat:
             return f"{system}\n{said}\n" if system else f"\n{said}\n"
         first = ({"role": "system", "content": system},) if system else ()

@@ -58,12 +58,13 @@ class Workload(Protocol):
         """Whether its repeats have contents of their own, as what is made up has; a file's prompts stay."""
         ...
 
-    def items(self, repeat: int) -> list[WorkItem]:
+    def items(self, repeat: int, variant: int = 0) -> list[WorkItem]:
         """The requests of one repeat, in the order of arrival.
 
-        Repeats have the same lengths and arrivals, and contents of their own if these can differ, so that
-        none finds in a cache what an earlier one left there. Those below 0 are for warming up: always made
-        up, and nothing that a repeat from 0 on has.
+        What is made up is drawn anew for each repeat: lengths, so that what repeats differ by includes the
+        accident of a draw; and contents, so that none finds in a cache what an earlier one left there.
+        Variants of a repeat have its lengths and structure, and contents of their own. Repeats below 0 are
+        for warming up: always made up, and nothing that a repeat from 0 on has.
         """
         ...
 

@@ -46,13 +46,13 @@ class PromptsFile:
         """Whether its repeats have contents of their own."""
         return False
 
-    def items(self, repeat: int) -> list[WorkItem]:
+    def items(self, repeat: int, variant: int = 0) -> list[WorkItem]:
         """All of them, or if ``repeat`` is below 0 what stands for them."""
         if repeat >= 0:
             return list(self.requests)
         vocabulary = _vocabulary(self.requests)
         return [
-            replace(item, prompt=_stand_in(item.prompt, stream_of(repeat, item.index), vocabulary))
+            replace(item, prompt=_stand_in(item.prompt, stream_of(repeat, variant, item.index), vocabulary))
             for item in self.requests
         ]
 

@@ -72,17 +72,17 @@ class Synthetic:
         """Whether its repeats have contents of their own."""
         return True
 
-    def items(self, repeat: int) -> list[WorkItem]:
+    def items(self, repeat: int, variant: int = 0) -> list[WorkItem]:
         """The requests of one repeat."""
-        rng = stream_of(self.seed, _LENGTHS)
+        rng = stream_of(self.seed, _LENGTHS, repeat)
         inputs = self.input_len.sample(rng, self.num_requests)
         outputs = self.output_len.sample(rng, self.num_requests)
-        choices = stream_of(self.seed, _CHOICES)
+        choices = stream_of(self.seed, _CHOICES, repeat)
         paths = [[int(choices.integers(level.branches)) for level in self.prefixes] for _ in inputs]
         return [
             WorkItem(
                 index=i,
-                prompt=self._prompt(repeat, i, inputs[i], paths[i]),
+                prompt=self._prompt((repeat, variant), i, inputs[i], paths[i]),
                 max_tokens=outputs[i],
             )
             for i in range(self.num_requests)
@@ -101,16 +101,16 @@ class Synthetic:
             "seed": self.seed,
         }
 
-    def _prompt(self, repeat: int, index: int, length: int, path: list[int]) -> Prompt:
+    def _prompt(self, contents: tuple[int, int], index: int, length: int, path: list[int]) -> Prompt:
         shared = array("i")
         words = []
         for depth, level in enumerate(self.prefixes):
-            rng = stream_of(self.seed, _CONTENTS, repeat, -1, *path[: depth + 1])
+            rng = stream_of(self.seed, _CONTENTS, *contents, -1, *path[: depth + 1])
             if self.form == "tokens":
                 shared += random_tokens(rng, level.length, self.vocabulary)
             else:
                 words.append(random_words(rng, level.length))
-        rng = stream_of(self.seed, _CONTENTS, repeat, index)
+        rng = stream_of(self.seed, _CONTENTS, *contents, index)
         if self.form == "tokens":
             phrase = random_tokens(rng, min(length, self.phrase_len or length), self.vocabulary)
             return shared + (phrase * (length // len(phrase) + 1))[:length]

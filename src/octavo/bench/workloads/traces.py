@@ -61,13 +61,13 @@ class Trace:
         """Whether its repeats have contents of their own."""
         return True
 
-    def items(self, repeat: int) -> list[WorkItem]:
+    def items(self, repeat: int, variant: int = 0) -> list[WorkItem]:
         """The requests of one repeat, with tokens of its own."""
         blocks: dict[int, TokenIds] = {}
 
         def block(name: int) -> TokenIds:
             if name not in blocks:
-                rng = stream_of(self.seed, repeat, name)
+                rng = stream_of(self.seed, repeat, variant, name)
                 blocks[name] = random_tokens(rng, HASH_BLOCK_LEN, self.vocabulary)
             return blocks[name]
 
@@ -80,7 +80,9 @@ class Trace:
                     prompt += block(name)
                 del prompt[length:]
             else:
-                prompt = random_tokens(stream_of(self.seed, repeat, _OWN + i), length, self.vocabulary)
+                prompt = random_tokens(
+                    stream_of(self.seed, repeat, variant, _OWN + i), length, self.vocabulary
+                )
             items.append(
                 WorkItem(
                     index=i,

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = interrupts.INTERRUPTED
 
-Repeats = Annotated[
-    int, typer.Option(min=1, help="Runs of the workload, with the same lengths and arrivals.")
-]
+Repeats = Annotated[int, typer.Option(min=1, help="Runs of the workload, each with a draw of its own.")]
 WarmUp = Annotated[int, typer.Option("--warmup", min=0, help="Requests before, that do not count.")]
 PerRequest = Annotated[bool, typer.Option("--per-request", help="Keep every request in the JSON.")]
 NoCeilings = Annotated[bool, typer.Option("--no-ceilings", help="Do not measure what the machine can do.")]
