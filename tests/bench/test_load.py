@@ -1,13 +1,12 @@
 """The load generator and its client against a server whose behaviour is known. No test depends on a time."""
 
 import asyncio
-import json
 import time
-from array import array
 
 import fake_openai
 import pytest
 from fake_openai import Behaviour, FakeServer
+from loading import AT_ONCE, load, some
 
 from octavo.bench.load import exchange as outcomes
 from octavo.bench.load import generator, http, stalls
@@ -16,46 +15,13 @@ from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.load.exchange import Exchange
 from octavo.bench.load.generator import EARLIER_TURN, run_load
 from octavo.bench.load.http import Address
-from octavo.bench.load.memory_use import MemoryWatch, watch_memory
 from octavo.bench.load.openai_target import OpenAITarget, ServerOptions
-from octavo.bench.load.sse import EventReader
-from octavo.bench.load.target import MemoryFacts
 from octavo.bench.metrics.summary import summarize
 from octavo.bench.metrics.timings import timings_of
 from octavo.bench.workloads.conversations import Conversations
 from octavo.bench.workloads.item import WorkItem
 from octavo.bench.workloads.lengths import Fixed
-from octavo.bench.workloads.synthetic import Synthetic
-from octavo.core.errors import InvalidConfig, InvalidRequest, OctavoError
-
-AT_ONCE = ArrivalPlan(kind="at-once")
-
-
-def load(items, plan=AT_ONCE, choose=lambda _: Behaviour(), *, stop_after=None, options=None, **server):
-    """Run a load against a fake server; gives the result and the server."""
-
-    async def run():
-        async with FakeServer(choose, **server) as fake:
-            target = OpenAITarget(fake.url, options or ServerOptions(timeout_s=30))
-            await target.open()
-            fake.asked.clear()
-            stop, done = asyncio.Event(), []
-
-            def on_done(record):
-                done.append(record)
-                if len(done) == stop_after:
-                    stop.set()
-
-            result = await run_load(target, items, plan, stop=stop, on_done=on_done)
-            assert len(done) == len(result.records)
-            await target.close()
-            return result, fake
-
-    return asyncio.run(asyncio.wait_for(run(), 60))
-
-
-def some(count, num_tokens=5, input_len=3):
-    return Synthetic(num_requests=count, input_len=Fixed(input_len), output_len=Fixed(num_tokens)).items(0)
+from octavo.core.errors import InvalidConfig
 
 
 def test_what_is_sent_and_what_comes_back():
@@ -380,204 +346,3 @@ def test_an_interrupted_run_keeps_what_there_is():
     assert others <= {outcomes.INTERRUPTED}
     assert result.num_not_sent == 10 - len(result.records) >= 5
     assert summarize(result, None)["output_tokens"] == 15
-
-
-def test_fields_that_a_server_refuses_are_left_out():
-    result, fake = load(some(2), forbidden=("ignore_eos",))
-    assert result.is_complete
-    assert all("ignore_eos" not in a.body and "stream_options" in a.body for a in fake.asked)
-    result, fake = load(some(2), forbidden=("stream_options",))
-    assert all(a.body["ignore_eos"] and "stream_options" not in a.body for a in fake.asked)
-    result, fake = load(some(2), forbidden=("stream_options", "ignore_eos"))
-    assert all(not {"ignore_eos", "stream_options"} & set(a.body) for a in fake.asked)
-    _, fake = load(some(2), options=ServerOptions(ignore_eos=False))
-    assert all("ignore_eos" not in a.body for a in fake.asked)
-    with pytest.raises(OctavoError, match="small request: http 400: unknown field ignore_eos"):
-        load(some(2), forbidden=("ignore_eos",), options=ServerOptions(ignore_eos=True))
-
-
-def test_keys_models_and_more_fields():
-    options = ServerOptions(api_key="sesame", model="b", body={"top_k": 3, "temperature": 1})
-    _, fake = load(some(1), models=("a", "b"), options=options)
-    asked = fake.asked[0]
-    assert asked.headers["authorization"] == "Bearer sesame"
-    assert (asked.body["model"], asked.body["top_k"], asked.body["temperature"]) == ("b", 3, 1)
-    with pytest.raises(OctavoError, match="2 models; choose with --model-name: a, b"):
-        load(some(1), models=("a", "b"))
-    with pytest.raises(OctavoError, match="no model"):
-        load(some(1), models=())
-    with pytest.raises(OctavoError, match="cannot reach"):
-        asyncio.run(OpenAITarget("http://127.0.0.1:1", ServerOptions()).open())
-
-
-@pytest.mark.parametrize("told", [[], {"data": None}, {"data": "fake"}, {"data": [5, None, {}]}, 7], ids=repr)
-def test_odd_lists_of_models(monkeypatch, told):
-    def look_up(self, path, writer):
-        fake_openai._send(writer, 200, told)
-        return True
-
-    monkeypatch.setattr(FakeServer, "_look_up", look_up)
-    with pytest.raises(OctavoError, match="has no model; name one with --model-name"):
-        load(some(1))
-
-
-def test_memory_is_watched():
-    state = {"used": 0, "peak": 50}
-
-    def memory():
-        state["used"] += 10
-        state["peak"] = max(state["peak"], state["used"])
-        pool = {"used_blocks": state["used"], "total_blocks": 100, "block_bytes": 1000, "waste": 0.25}
-        pool |= {"query_tokens": state["used"] * 2, "hit_tokens": state["used"]}
-        return {"pool": pool, "scheduler": {"peak_blocks": state["peak"], "num_preemptions": state["used"]}}
-
-    async def run(start):
-        state.update(used=start, peak=50)
-        async with FakeServer(memory=memory) as fake:
-            target = OpenAITarget(fake.url, ServerOptions())
-            await target.open()
-            async with watch_memory(target) as watch:
-                pass
-            await target.close()
-            return watch.as_dict()
-
-    found = asyncio.run(run(0))  # asked when opened, before, and after: 10, 20, 30
-    assert found == {
-        "peak_blocks": 30,
-        "peak_is_exact": False,
-        "peak_bytes": 30_000,
-        "peak_fraction": 0.3,
-        "total_blocks": 100,
-        "block_bytes": 1000,
-        "waste_mean": 0.25,
-        "waste_max": 0.25,
-        "preemptions": 10,
-        "hit_rate": 0.5,
-    }
-    found = asyncio.run(run(60))
-    assert (found["peak_blocks"], found["peak_is_exact"]) == (90, True)
-
-
-def facts(used):
-    return MemoryFacts(
-        used_blocks=used,
-        total_blocks=100,
-        block_bytes=1000,
-        waste=0.25,
-        peak_blocks=50,
-        num_preemptions=0,
-        query_tokens=0,
-        hit_tokens=0,
-    )
-
-
-def test_a_peak_that_nobody_saw_is_not_zero():
-    watch = MemoryWatch()
-    watch.begin(facts(0))
-    watch.see(facts(0))
-    watch.end(facts(0))
-    found = watch.as_dict()
-    names = ("peak_blocks", "peak_bytes", "peak_fraction", "waste_mean", "waste_max")
-    assert [found[name] for name in names] == [None] * 5
-    watch.see(facts(7))
-    assert watch.as_dict()["peak_bytes"] == 7000
-
-
-def test_a_run_is_looked_at_soon_and_then_from_time_to_time(monkeypatch):
-    pauses = []
-    enough = asyncio.Event()
-
-    async def sleep(seconds):
-        pauses.append(seconds)
-        if len(pauses) == 7:
-            enough.set()
-            await asyncio.Event().wait()  # for ever: cancelled when the run is over
-
-    class Target:
-        async def memory(self):
-            return facts(len(pauses))
-
-        def watch(self, see):
-            return False
-
-    async def run():
-        async with watch_memory(Target()) as watch:
-            await enough.wait()
-        return watch.as_dict()
-
-    monkeypatch.setattr("octavo.bench.load.memory_use.asyncio.sleep", sleep)
-    assert asyncio.run(run())["peak_blocks"] == 7
-    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5]
-
-
-@pytest.mark.parametrize("told", [None, {"pool": 5}, {"pool": {"used_blocks": "many"}, "scheduler": {}}])
-def test_a_server_without_memory_view(told):
-    async def run():
-        async with FakeServer(memory=lambda: told) as fake:
-            target = OpenAITarget(fake.url, ServerOptions())
-            await target.open()
-            async with watch_memory(target) as watch:
-                pass
-            await target.close()
-            return watch.as_dict()
-
-    assert asyncio.run(run()) is None
-
-
-@pytest.mark.parametrize(
-    ("url", "wanted"),
-    [
-        ("http://a:5", ("http", "a", 5, "/v1")),
-        ("http://a:5/", ("http", "a", 5, "/v1")),
-        ("http://a:5/v1/", ("http", "a", 5, "/v1")),
-        ("https://a/deep", ("https", "a", 443, "/deep/v1")),
-        ("a:5", ("http", "a", 5, "/v1")),
-        ("http://[::1]:5", ("http", "::1", 5, "/v1")),
-    ],
-)
-def test_addresses(url, wanted):
-    address = Address.parse(url)
-    assert (address.scheme, address.host, address.port, address.base) == wanted
-
-
-@pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://a:b", "http://u:p@a"])
-def test_addresses_that_are_none(url):
-    with pytest.raises(InvalidRequest, match="url="):
-        Address.parse(url)
-
-
-def test_events_cut_anywhere():
-    stream = b': hello\n\ndata: {"a": 1}\n\nevent: x\ndata: one\ndata:two\n\ndata: [DONE]\n\n'
-    wanted = [b'{"a": 1}', b"one\ntwo", b"[DONE]"]
-    for text in (stream, stream.replace(b"\n", b"\r\n"), stream.replace(b"\n", b"\r")):
-        for size in range(1, len(text) + 1):
-            reader = EventReader()
-            found = []
-            for begin in range(0, len(text), size):
-                found += reader.feed(text[begin : begin + size])
-            assert found == wanted, size
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=repr)
-def test_an_event_is_there_with_the_end_of_its_empty_line(end):
-    reader = EventReader()
-    assert reader.feed(b"data: a" + end + end) == [b"a"]
-    assert reader.feed(b"data: b" + end) == []
-    assert reader.feed(end + b"data: c") == [b"b"]
-    reader = EventReader()
-    assert [reader.feed(part) for part in (b"data: a\r", b"", b"\n", b"\r\n")] == [[], [], [], [b"a"]]
-
-
-def test_an_event_of_many_pieces_is_copied_once():
-    """A reader that began anew for each of these pieces would touch 2 TB."""
-    reader = EventReader()
-    reader.feed(b"data: ")
-    for _ in range(200_000):
-        assert reader.feed(b"x" * 100) == []
-    (event,) = reader.feed(b"\n\n")
-    assert len(event) == 20_000_000
-
-
-def test_prompts_of_token_ids_are_sent_as_numbers():
-    _, fake = load([WorkItem(index=0, prompt=array("i", [5, 6]), max_tokens=1)])
-    assert json.dumps(fake.asked[0].body["prompt"]) == "[5, 6]"
