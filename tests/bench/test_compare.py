@@ -64,7 +64,7 @@ def test_one_that_dies_drops_out(fake):
     assert found["warnings"][:3] == [
         "b dropped out: round 2: http 500: told to answer 500",
         "b: 3 of 6 requests failed: http 500. Who refuses work has less of it: rates and "
-        "times of these rounds cannot be compared: 1 of its 2 rounds do not count.",
+        "times of 1 of its 2 rounds are not compared.",
         "It ended after 2 of 3 rounds: only a was left.",
     ]
 

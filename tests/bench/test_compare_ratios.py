@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from octavo.bench.compare.ratios import METRICS, differences, means, ratio, ratios
+from octavo.bench.compare.ratios import METRICS, differences, means, pairs, ratio, ratios
 from octavo.bench.compare.warnings import warnings_of
 
 
@@ -52,8 +52,39 @@ def test_goodput_is_compared_by_difference_as_it_may_be_nothing():
     assert found["low"] == pytest.approx(0.9 - 12.7062 * 0.1)
     assert found["high"] == 1.0
     assert found["rounds"] == pytest.approx([1.0, 0.8])
-    silent = summary(goodput={"fraction": 0.0}, failed=3)
-    assert differences(ours, [silent, silent]) == {}
+
+
+def gone(ok, total, why, **more):
+    """A round of a server that hung or died: of what was due, so many were answered, all well."""
+    unanswered = {"ok": ok, "total": total, "failed": total - ok}
+    failures = {why: {"count": total - ok, "example": ""}}
+    return summary(goodput={"fraction": ok / total}, **more) | {"requests": unanswered, "failures": failures}
+
+
+def test_who_does_not_answer_keeps_no_objective():
+    """Of 16 due in each round it kept 16, then 5, as one timed out and ended the round, then none."""
+    ours = [summary(goodput={"fraction": 1.0})] * 4
+    theirs = [
+        summary(goodput={"fraction": 1.0}),
+        gone(5, 16, "timed out", complete=False),
+        gone(0, 16, "could not connect"),
+        gone(7, 16, "interrupted", complete=False),  # by Ctrl-C: that says nothing of it
+    ]
+    found = differences(ours, theirs)["goodput.fraction"]
+    assert found["rounds"] == pytest.approx([0.0, 11 / 16, 1.0])
+    assert found["difference"] == pytest.approx(27 / 48)
+    assert means(theirs)["goodput.fraction"]["mean"] == pytest.approx(21 / 48)
+
+
+def test_goodput_as_a_rate_is_of_the_same_rounds():
+    good = {"fraction": 1.0, "requests_per_s": 30.0}
+    rounds = [summary(goodput=good), summary(goodput={"fraction": 0.5, "requests_per_s": 24.0}, failed=1)]
+    found = means(rounds)
+    assert found["goodput.fraction"]["mean"] == pytest.approx(0.75)
+    assert found["goodput.requests_per_s"]["mean"] == pytest.approx(27.0)
+    longer = [summary(goodput=good, tokens=15)]
+    assert pairs("goodput.fraction", rounds[:1], longer) == []
+    assert pairs("goodput.requests_per_s", rounds[:1], longer) == []
 
 
 def test_less_of_a_time_is_better():
@@ -181,8 +212,8 @@ def test_a_round_that_was_interrupted_has_not_failed():
     late = cut | {"failures": {"timed out": {"count": 1}, "interrupted": {"count": 1}}}
     assert told(comparison([every_metric(), late], [every_metric(), every_metric()])) == [
         "a: 1 of 6 requests failed: timed out. Who refuses work has less of it: rates and "
-        "times of these rounds cannot be compared: 1 of its 2 rounds do not count.",
-        "a: round 2 ended with the first request that timed out, and does not count.",
+        "times of 1 of its 2 rounds are not compared.",
+        "a: round 2 ended with the first request that timed out: what was not answered kept no objective.",
     ]
 
 
@@ -242,7 +273,7 @@ def test_failed_requests_are_warned_of_and_nothing_else_of_their_round():
     odd = every_metric(failed=1, tokens=3, without_usage=3, cached_tokens=90)
     assert told(comparison([every_metric()], [odd])) == [
         "b: 1 of 3 requests failed: http 429. Who refuses work has less of it: rates and "
-        "times of these rounds cannot be compared: none of its rounds counts."
+        "times of all its rounds are not compared."
     ]
 
 

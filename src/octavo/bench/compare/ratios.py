@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeGuard
 
+from octavo.bench.load.exchange import TIMEOUT
 from octavo.bench.metrics.spread import interval, ratio_interval
 from octavo.bench.metrics.summary import over_repeats
 
@@ -44,6 +45,7 @@ _WHOLE_ANSWERS: Final = (
     "e2e_s.p50",
     "e2e_s.p99",
     "goodput.fraction",
+    "goodput.requests_per_s",
 )
 _ALIKE: Final = 0.02  # numbers of tokens that differ by less than this fraction are taken for the same
 
@@ -107,11 +109,11 @@ def differences(ours: Rounds, theirs: Rounds) -> dict[str, dict[str, Any]]:
 def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
     """A metric of a round that was complete and answered in full; else None.
 
-    None too if it needs the number of output tokens and that is not known. Of goodput all rounds count in
-    which something was answered: a request that failed did not keep the objective.
+    None too if it needs the number of output tokens and that is not known. Of goodput all rounds count that
+    nobody interrupted: a request that was due and not answered did not keep the objective.
     """
     is_good = metric.startswith("goodput.")
-    if summary is None or not (_is_answered(summary) if is_good else is_whole(summary)):
+    if summary is None or (is_interrupted(summary) if is_good else not is_whole(summary)):
         return None
     if metric in _COUNTING and not is_counted(summary):
         return None
@@ -126,6 +128,11 @@ def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
 def is_whole(summary: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     """Whether a round took place, was not interrupted, and all its requests were answered."""
     return summary is not None and summary["complete"] and not summary["requests"]["failed"]
+
+
+def is_interrupted(summary: Mapping[str, Any]) -> bool:
+    """Whether someone ended a round, and not the server: a round ends with the first request that times out."""
+    return not summary["complete"] and TIMEOUT not in summary["failures"]
 
 
 def is_counted(summary: Mapping[str, Any]) -> bool:
@@ -145,10 +152,6 @@ def prompts_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two sides counted clearly different numbers of tokens in the same prompts."""
     ours, theirs = a["prompt_tokens"], b["prompt_tokens"]
     return ours is not None and theirs is not None and _differs(ours, theirs)
-
-
-def _is_answered(summary: Mapping[str, Any]) -> bool:
-    return bool(summary["complete"] and summary["requests"]["ok"])
 
 
 def _is_alike(metric: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

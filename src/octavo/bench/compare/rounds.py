@@ -68,8 +68,8 @@ class Side:
     Attributes:
         place: in the list of contestants.
         rounds: a summary for each round, None where it did not take part. With ``asked_tokens``, the output
-            tokens wanted of all its requests, and ``last_due_s``, when the last of them was due, from the
-            beginning of the round.
+            tokens wanted of the requests that were answered, and ``last_due_s``, when the last request was
+            due, from the beginning of the round.
         starts_s: how long each start took.
         failure: why it takes part no more.
         is_restarted: memory is short, so it starts in every round.
@@ -263,7 +263,7 @@ class _Match:
             await asyncio.gather(watching, return_exceptions=True)
         return {
             **summarize(result, self.settings.slo),
-            "asked_tokens": sum(item.max_tokens for item in items),
+            "asked_tokens": sum(each.item.max_tokens for each in result.records if each.is_ok),
             "last_due_s": max((each.due_s for each in result.records), default=result.start_s)
             - result.start_s,
         }

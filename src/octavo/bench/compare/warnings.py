@@ -8,9 +8,15 @@ from typing import Any, Final
 
 from octavo.bench.compare.contestant import Contestant, same_place
 from octavo.bench.compare.judging import drain_s
-from octavo.bench.compare.ratios import is_counted, is_whole, output_differs, prompts_differ
+from octavo.bench.compare.ratios import (
+    is_counted,
+    is_interrupted,
+    is_whole,
+    output_differs,
+    prompts_differ,
+)
 from octavo.bench.compare.turns import Contents
-from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT
+from octavo.bench.load.exchange import INTERRUPTED
 from octavo.bench.metrics.spread import t_quantile
 from octavo.bench.metrics.warnings import late_reading, other_lengths
 from octavo.bench.report.numbers import seconds
@@ -146,14 +152,10 @@ def _failed(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     odd = sum(bool(each["failures"].keys() - {INTERRUPTED}) for each in rounds)
     total = sum(each["requests"]["total"] for each in rounds)
     reasons = ", ".join(f"{why} ({count})" if len(by_reason) > 1 else why for why, count in by_reason.items())
-    which = (
-        "none of its rounds counts"
-        if odd == len(rounds)
-        else f"{odd} of its {len(rounds)} rounds do not count"
-    )
+    which = "all its rounds" if odd == len(rounds) else f"{odd} of its {len(rounds)} rounds"
     return [
         f"{by_reason.total()} of {total} requests failed: {reasons}. Who refuses work has less of it: rates "
-        f"and times of these rounds cannot be compared: {which}."
+        f"and times of {which} are not compared."
     ]
 
 
@@ -162,12 +164,12 @@ def _unfinished(rounds: Sequence[Mapping[str, Any] | None]) -> list[str]:
     found = []
     for number, each in enumerate(rounds, 1):
         if each is not None and not each["complete"]:
-            why = (
-                "ended with the first request that timed out"
-                if TIMEOUT in each["failures"]
-                else "was interrupted"
+            found.append(
+                f"round {number} was interrupted, and does not count."
+                if is_interrupted(each)
+                else f"round {number} ended with the first request that timed out: what was not answered kept "
+                "no objective."
             )
-            found.append(f"round {number} {why}, and does not count.")
     return found
 
 
