@@ -13,7 +13,7 @@ from octavo.bench.compare.contestant import Contestant, Running, told_of
 from octavo.bench.compare.turns import Contents, order_of
 from octavo.bench.experiment import Progress
 from octavo.bench.load.arrivals import ArrivalPlan
-from octavo.bench.load.exchange import TIMEOUT
+from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT
 from octavo.bench.load.generator import Record, run_load
 from octavo.bench.load.openai_target import ServerOptions
 from octavo.bench.metrics.slo import Slo
@@ -283,6 +283,8 @@ def _most(a: int | None, b: int | None) -> int | None:
 
 def _reason(found: dict[str, Any]) -> str:
     for reason, told in found["failures"].items():
+        if reason == INTERRUPTED:  # with the first that timed out
+            continue
         return f"{reason}: {told['example']}" if told["example"] else str(reason)
     return "no request was answered"
 
