@@ -204,7 +204,6 @@ class _Match:
         try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
-                side.failure = "interrupted while it started"
                 return
             side.running = starting.result()
         except OctavoError as error:

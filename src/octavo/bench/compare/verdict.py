@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from octavo.bench.compare.failures import stop_of, trouble_of
 from octavo.bench.compare.judging import LATENCIES, is_open
 from octavo.bench.compare.ratios import GOODPUT, pairs
 from octavo.bench.compare.wording import (
@@ -23,16 +24,18 @@ _ALSO: Final = ("output_tokens_per_s", *LATENCIES)
 
 
 def headline(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> str:
-    """Against the best other in each task: a win over the slowest says little."""
+    """Who failed, and the first against the best other in each task: a win over the slowest says little."""
     say = _sentence if len(comparisons) == 1 else _of_scene
     parts = [say(each, rival, rounds) for each in comparisons if (rival := rival_of(each)) is not None]
+    trouble = ", ".join(text for each in comparisons for text in trouble_of(each, rounds))
     if not parts:
         failed = [side for each in comparisons for side in each["sides"] if side["failure"]]
-        why = f"{failed[0]['name']} {failed[0]['failure']}" if failed else "the warnings say why"
+        why = f"{failed[0]['name']} {failed[0]['failure']}" if failed else trouble or "the warnings say why"
         return f"Nothing could be compared: {why}"
+    begin = f"{trouble}. " if trouble else ""
     if len(comparisons) > 1:
-        return f"{comparisons[0]['sides'][0]['name']} against the best other: {', '.join(parts)}"
-    return parts[0]
+        return f"{begin}{comparisons[0]['sides'][0]['name']} against the best other: {', '.join(parts)}"
+    return begin + parts[0]
 
 
 def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
@@ -43,7 +46,12 @@ def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
         if rival is None:
             continue
         metrics = _metrics(each, rival)
-        if len(comparisons) == 1:
+        if stopped := _stopped(each, rival, rounds):
+            found += stopped
+            # Ratios of the rounds before would look as if nothing had happened.
+            if found_of(rival, GOODPUT):
+                found.append(_tile(each, rival, GOODPUT, NAMES[GOODPUT], rounds))
+        elif len(comparisons) == 1:
             others = [m for m in _ALSO if m not in metrics and found_of(rival, m) and has_ratio(each, m)]
             found += [_tile(each, rival, metric, NAMES[metric], rounds) for metric in (*metrics, *others)]
         else:
@@ -55,9 +63,14 @@ def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
 def rival_of(comparison: Mapping[str, Any]) -> Side | None:
     """The best of the others, by the first metric in which any is known; None if none can be compared.
 
-    Another form of Octavo is no rival of it, unless there are no others.
+    Another form of Octavo is no rival of it, unless there are no others, and so it is with who dropped out.
     """
     _, *others = comparison["sides"]
+    standing = [side for side in others if not side["failure"]]
+    return _best(comparison, standing) or _best(comparison, others)
+
+
+def _best(comparison: Mapping[str, Any], others: Sequence[Side]) -> Side | None:
     foreign = [side for side in others if not str(side["name"]).startswith("octavo ")]
     for metric in (*comparison["judged_by"], *LATENCIES):
         for group in (foreign, others):
@@ -120,6 +133,13 @@ def _clause(comparison: Mapping[str, Any], rival: Side, metric: str, rounds: int
     if is_sure(metric, found) and not is_difference(metric, found):
         text += ": no difference shown"
     return f"{text} ({amount(metric, found)}, {extent(metric, found, rounds)})"
+
+
+def _stopped(comparison: Mapping[str, Any], rival: Side, rounds: int) -> list[Tile]:
+    """That one of the two is gone."""
+    label = f"Scene {comparison['task']}, stopped answering" if comparison["task"] else "Stopped answering"
+    sides = (comparison["sides"][0], rival)
+    return [Tile(label, side["name"], when) for side in sides if (when := stop_of(side, rounds))]
 
 
 def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, rounds: int) -> Tile:
