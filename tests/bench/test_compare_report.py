@@ -203,7 +203,7 @@ def test_failed_requests_are_told_first():
     scenes = [compared(kept_all(2), refused, task=name) for name in "ab"]
     scenes[1]["sides"][1]["failure"] = DROPPED
     assert headline(scenes, 4).startswith(
-        "8 of 32 requests to b failed (scene a), b stopped answering in round 3 of 4 of scene b. a against"
+        "8 of 32 requests to b of scene a failed, b stopped answering in round 3 of 4 of scene b. a against"
     )
 
 

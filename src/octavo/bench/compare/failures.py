@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.bench.compare.ratios import is_whole
-from octavo.bench.load.exchange import INTERRUPTED
+from octavo.bench.metrics.warnings import num_failed
 
 Side = Mapping[str, Any]
 
@@ -18,13 +18,12 @@ def trouble_of(comparison: Mapping[str, Any], rounds: int) -> list[str]:
     where = f" of scene {comparison['task']}" if comparison["task"] else ""
     found = []
     for side in comparison["sides"]:
+        known = [each for each in side["rounds"] if each is not None]
         if when := stop_of(side, rounds):
             found.append(f"{side['name']} stopped answering {when}{where}")
-        elif failed := num_failed(side):
-            total = sum(each["requests"]["total"] for each in side["rounds"] if each is not None)
-            found.append(
-                f"{failed:,} of {total:,} requests to {side['name']} failed{where and f' ({where[4:]})'}"
-            )
+        elif failed := num_failed(known):
+            total = sum(each["requests"]["total"] for each in known)
+            found.append(f"{failed:,} of {total:,} requests to {side['name']}{where} failed")
     return found
 
 
@@ -40,14 +39,3 @@ def stop_of(side: Side, rounds: int) -> str | None:
         return "before the first round" if not any(side["rounds"]) else f"in round 1 of {rounds}"
     last = answered[-1]
     return f"in round {last + is_whole(side['rounds'][last - 1])} of {rounds}"
-
-
-def num_failed(side: Side) -> int:
-    """Requests that failed in all its rounds; one that was ended by Ctrl-C, or with another, did not."""
-    return sum(
-        told["count"]
-        for each in side["rounds"]
-        if each is not None
-        for why, told in each["failures"].items()
-        if why != INTERRUPTED
-    )

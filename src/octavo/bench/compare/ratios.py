@@ -131,7 +131,7 @@ def is_whole(summary: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
 
 
 def is_interrupted(summary: Mapping[str, Any]) -> bool:
-    """Whether someone ended a round, and not the server: a round ends with the first request that times out."""
+    """Whether someone ended a round; a request that times out ends it too, but that is the server."""
     return not summary["complete"] and TIMEOUT not in summary["failures"]
 
 

@@ -167,8 +167,8 @@ def _unfinished(rounds: Sequence[Mapping[str, Any] | None]) -> list[str]:
             found.append(
                 f"round {number} was interrupted, and does not count."
                 if is_interrupted(each)
-                else f"round {number} ended with the first request that timed out: what was not answered kept "
-                "no objective."
+                else f"round {number} ended with the first request that timed out: what was not answered "
+                "kept no objective."
             )
     return found
 
