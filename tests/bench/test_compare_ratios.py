@@ -135,6 +135,7 @@ def test_all_that_is_known_is_compared():
 
 GOOD = {"goodput.fraction", "goodput.requests_per_s"}
 ALL = {*METRICS, *GOOD}
+ITL = {"itl_s.p50", "itl_s.p99", "itl_s.max"}
 COUNTING = {"output_tokens_per_s", "tpot_s.p50", "tpot_s.p99"}
 
 
@@ -143,13 +144,24 @@ def test_pieces_are_no_tokens(pieces):
     """Without usage, only pieces are seen: with 4 tokens in each, a rate would be a quarter of the true."""
     uncounted = every_metric(tokens=pieces, without_usage=3)
     assert ALL - set(means([uncounted])) == COUNTING | GOOD
-    assert set(METRICS) - set(ratios([every_metric()], [uncounted])) == COUNTING
-    assert set(METRICS) - set(ratios([uncounted], [every_metric()])) == COUNTING
+    # Of 12 tokens 3 pieces have 4 each, and 24 are more than tokens: gaps between them are other gaps.
+    assert set(METRICS) - set(ratios([every_metric()], [uncounted])) == COUNTING | ITL
+    assert set(METRICS) - set(ratios([uncounted], [every_metric()])) == COUNTING | ITL
 
 
 def test_as_many_pieces_as_asked_for_are_counted():
     uncounted = every_metric(tokens=12, without_usage=3)
     assert set(ratios([every_metric()], [uncounted])) == set(METRICS)
+
+
+@pytest.mark.parametrize(("per_piece", "missing"), [(1.05, set()), (1.06, ITL), (4.0, ITL)])
+def test_gaps_between_pieces_of_other_sizes_are_not_compared(per_piece, missing):
+    """Who sends 4 tokens at once has a quarter of the gaps, each four times as long, and is no slower."""
+    one, several = every_metric(), every_metric()
+    several["counts"]["tokens_per_chunk"] = per_piece
+    assert set(METRICS) - set(ratios([one], [several])) == missing
+    assert set(METRICS) - set(ratios([several], [one])) == missing
+    assert set(ratios([several], [several])) == set(METRICS)
 
 
 def test_answers_of_other_lengths_are_other_work():
@@ -265,7 +277,8 @@ def test_several_tokens_at_once_are_warned_of():
     odd = every_metric()
     odd["counts"]["tokens_per_chunk"] = 4.0
     assert told(comparison([every_metric()], [odd])) == [
-        "b: 4.00 tokens came at once on average: ITL is the gap between pieces."
+        "b: 4.00 tokens came at once on average: ITL is the gap between pieces, and compared only with who sends "
+        "as many at once."
     ]
 
 

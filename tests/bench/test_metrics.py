@@ -338,8 +338,8 @@ def test_a_repeat_without_an_answer_is_in_no_mean_but_that_of_the_objective():
     assert combine([good, hung, dead])["at_least.e2e_s.p50"]["mean"] == pytest.approx(0.8)  # of 0.6 and 1
     told = warnings_of([good, dead, hung], {"kind": "server"}, interrupted=False)
     assert told[0] == (
-        "Repeats 2 and 3 of 3 had no answer: they are in no mean but those of the objective, of which nothing "
-        "was kept."
+        "Repeats 2 and 3 of 3 had no answer: they are in no mean but those of the objective, of which "
+        "nothing was kept."
     )
     assert "had no answer" not in " ".join(warnings_of([dead], {"kind": "server"}, interrupted=False))
 

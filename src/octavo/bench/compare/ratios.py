@@ -48,6 +48,7 @@ _WHOLE_ANSWERS: Final = (
     "goodput.requests_per_s",
 )
 _ALIKE: Final = 0.02  # numbers of tokens that differ by less than this fraction are taken for the same
+_SAME_PIECES: Final = 1.05  # tokens per piece that differ by less than this factor are taken for the same
 
 
 def means(rounds: Rounds) -> dict[str, dict[str, Any]]:
@@ -158,7 +159,21 @@ def _is_alike(metric: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     # Where requests failed, the tokens of the others say nothing of their lengths.
     if metric in _WHOLE_ANSWERS and is_whole(a) and is_whole(b) and output_differs(a, b):
         return False
+    if metric.startswith("itl_s."):
+        return not _pieces_differ(a, b)
     return metric != "prompt_tokens_per_s" or not prompts_differ(a, b)
+
+
+def _pieces_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether one side sends clearly more tokens at once, so that its gaps are fewer and longer."""
+    ours, theirs = _per_piece(a), _per_piece(b)
+    return ours is not None and theirs is not None and max(ours, theirs) > _SAME_PIECES * min(ours, theirs)
+
+
+def _per_piece(summary: Mapping[str, Any]) -> float | None:
+    """Tokens in a piece; where nobody counted them, of as many as were asked for."""
+    told: float | None = summary["counts"]["tokens_per_chunk"]
+    return told and told * _length(summary) / summary["output_tokens"]
 
 
 def _length(summary: Mapping[str, Any]) -> int:

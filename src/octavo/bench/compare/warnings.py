@@ -138,7 +138,10 @@ def _of_side(side: Mapping[str, Any]) -> list[str]:
     found += late_reading(rounds)
     per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in with_counts), default=0.0)
     if per_piece > _SEVERAL:
-        found.append(f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces.")
+        found.append(
+            f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces, and compared only "
+            "with who sends as many at once."
+        )
     return found
 
 
