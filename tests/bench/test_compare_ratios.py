@@ -5,7 +5,7 @@ import math
 import pytest
 
 from octavo.bench.compare.ratios import METRICS, differences, means, pairs, ratio, ratios
-from octavo.bench.compare.warnings import warnings_of
+from octavo.bench.compare.warnings import few_rounds, warnings_of
 
 
 def summary(failed=0, complete=True, tokens=12, asked=12, without_usage=0, **metrics):
@@ -206,6 +206,22 @@ def comparison(*sides, task=""):
     }
 
 
+@pytest.mark.parametrize(
+    ("rounds", "text"),
+    [
+        (1, "One round only: no confidence intervals, and the first has the first turn."),
+        (2, "2 rounds have intervals 5.6 times as wide as 4 rounds would have."),
+        (4, None),
+    ],
+)
+def test_few_rounds_are_told_of_ratios_alone(rounds, text):
+    first, nothing = {"ratios": None, "differences": None}, {"ratios": {}, "differences": {}}
+    some = {"ratios": {"e2e_s.p50": {"ratio": 2.0}}, "differences": {}}
+    assert few_rounds([{"sides": [first, some]}], rounds) == text
+    assert few_rounds([{"sides": [first, nothing]}], rounds) is None
+    assert few_rounds([], rounds) is None
+
+
 def told(comparison):
     return warnings_of(comparison, rounds=len(comparison["sides"][0]["rounds"]))
 
@@ -277,8 +293,8 @@ def test_several_tokens_at_once_are_warned_of():
     odd = every_metric()
     odd["counts"]["tokens_per_chunk"] = 4.0
     assert told(comparison([every_metric()], [odd])) == [
-        "b: 4.00 tokens came at once on average: ITL is the gap between pieces, and compared only with who sends "
-        "as many at once."
+        "b: 4.00 tokens came at once on average: ITL is the gap between pieces, and compared only with who "
+        "sends as many at once."
     ]
 
 

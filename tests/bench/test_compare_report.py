@@ -9,7 +9,7 @@ from test_compare_ratios import gone, summary
 from octavo.bench.compare.failures import stop_of
 from octavo.bench.compare.judging import judged_by, kept_up
 from octavo.bench.compare.ratios import differences, means, ratios
-from octavo.bench.compare.report import document, task_sheet
+from octavo.bench.compare.report import document, scenes_sheet, task_sheet
 from octavo.bench.compare.scenes import SCENES, Task, as_task
 from octavo.bench.compare.verdict import headline, tiles
 from octavo.bench.compare.wording import cell
@@ -126,7 +126,31 @@ def test_fewer_rounds_are_told_and_values_are_those_of_these_rounds():
         "a against b: 20.0 vs 10.0 output tokens/s (2.00 x, 2.00 to 2.00, 2 of 3 rounds)"
     )
     (row,) = task_sheet(each, 3).rows
-    assert row == ["output tokens/s", "20.0", "7.00", "2.00 x (2.00 to 2.00, 2 of 3 rounds)"]
+    assert row == ["output tokens/s", "20.0", "10.0", "2.00 x (2.00 to 2.00, 2 of 3 rounds)"]
+
+
+def test_a_table_has_the_numbers_of_the_tiles():
+    """c, the best other, failed in the round in which a was slow, and b is compared in all."""
+    c = rates(30.0, 20.0)
+    c[1]["requests"] = {"ok": 2, "failed": 1, "total": 3}
+    each = compared(rates(30.0, 10.0), rates(10.0, 20.0), c)
+    (tile,) = tiles([each], 2)
+    assert tile.note.startswith("a 30.0, c 30.0; ")
+    (row,) = task_sheet(each, 2).rows
+    assert (row[1], row[2], row[4]) == ("30.0", "15.0", "30.0")
+    assert scenes_sheet([each], 2).rows[0][1] == "30.0"
+    # What cannot be compared is of all rounds of a side.
+    alone = compared(rates(30.0, 10.0), [None, None])
+    (row,) = task_sheet(alone, 2).rows
+    assert row[1:] == ["20.0", "-", "-"]
+
+
+def test_an_early_end_is_the_reason_why_nothing_was_compared():
+    cut = rates(1.0, complete=False)
+    assert headline([compared(cut, [None])], 4, interrupted=True) == (
+        "Nothing could be compared: it was interrupted"
+    )
+    assert headline([], 4, interrupted=True) == "Nothing could be compared: it was interrupted"
 
 
 def test_what_cannot_be_compared_does_not_stand_side_by_side():

@@ -126,6 +126,11 @@ def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
     return found if isinstance(found, (int, float)) else None
 
 
+def is_compared(comparison: Mapping[str, Any]) -> bool:
+    """Whether any two sides of a report's task could be compared in anything."""
+    return any(side["ratios"] or side["differences"] for side in comparison["sides"])
+
+
 def is_whole(summary: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     """Whether a round took place, was not interrupted, and all its requests were answered."""
     return summary is not None and summary["complete"] and not summary["requests"]["failed"]

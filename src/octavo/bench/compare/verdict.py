@@ -16,6 +16,7 @@ from octavo.bench.compare.wording import (
     is_sure,
     value,
 )
+from octavo.bench.metrics.summary import over_repeats
 from octavo.bench.report.parts import Tile
 
 Side = Mapping[str, Any]
@@ -23,11 +24,13 @@ _IN_HEADLINE: Final = 2
 _ALSO: Final = ("output_tokens_per_s", *LATENCIES)
 
 
-def headline(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> str:
+def headline(comparisons: Sequence[Mapping[str, Any]], rounds: int, *, interrupted: bool = False) -> str:
     """Who failed, and the first against the best other in each task: a win over the slowest says little."""
     say = _sentence if len(comparisons) == 1 else _of_scene
     parts = [say(each, rival, rounds) for each in comparisons if (rival := rival_of(each)) is not None]
     trouble = ", ".join(text for each in comparisons for text in trouble_of(each, rounds))
+    if not parts and interrupted:
+        return "Nothing could be compared: it was interrupted"
     if not parts:
         failed = [side for each in comparisons for side in each["sides"] if side["failure"]]
         why = f"{failed[0]['name']} {failed[0]['failure']}" if failed else trouble or "the warnings say why"
@@ -93,6 +96,22 @@ def has_ratio(comparison: Mapping[str, Any], metric: str) -> bool:
     return any(side["kept_up"] is False for side in comparison["sides"])
 
 
+def mean_of(comparison: Mapping[str, Any], side: Side, metric: str) -> float | None:
+    """What a report shows of a side in a metric: its mean over the rounds compared, of maxima the greatest.
+
+    These are the rounds that count for it and the first, and of the first those that count for it and the
+    best other. Where there is none it is of all rounds of the side.
+    """
+    first, rival = comparison["sides"][0], rival_of(comparison)
+    other = rival if side is first else side
+    known = [] if other is None else pairs(metric, first["rounds"], other["rounds"])
+    if known:
+        values = [pair[0 if side is first else 1] for pair in known]
+        return over_repeats(metric, values)["mean"]
+    found: float | None = (side["means"].get(metric) or {}).get("mean")
+    return found
+
+
 def _metrics(comparison: Mapping[str, Any], rival: Side) -> list[str]:
     """What decides; where that is not known, how long people wait."""
     for metrics in (comparison["judged_by"], LATENCIES):
@@ -152,7 +171,7 @@ def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, r
 
 
 def _both(comparison: Mapping[str, Any], rival: Side, metric: str) -> tuple[str, str]:
-    """Means of both over the rounds that were compared."""
-    known = pairs(metric, comparison["sides"][0]["rounds"], rival["rounds"])
-    ours, theirs = (sum(pair[i] for pair in known) / len(known) for i in (0, 1))
-    return value(metric, ours), value(metric, theirs)
+    first = comparison["sides"][0]
+    return value(metric, mean_of(comparison, first, metric)), value(
+        metric, mean_of(comparison, rival, metric)
+    )

@@ -9,6 +9,7 @@ from typing import Any, Final
 from octavo.bench.compare.contestant import Contestant, same_place
 from octavo.bench.compare.judging import drain_s
 from octavo.bench.compare.ratios import (
+    is_compared,
     is_counted,
     is_interrupted,
     is_whole,
@@ -67,8 +68,10 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
     return found
 
 
-def few_rounds(rounds: int) -> str | None:
-    """That intervals over so few are hardly of use; None if there are enough."""
+def few_rounds(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> str | None:
+    """That intervals over so few are hardly of use; None if there are enough, or nothing was compared."""
+    if not any(map(is_compared, comparisons)):
+        return None
     if rounds == 1:
         return "One round only: no confidence intervals, and the first has the first turn."
     if rounds >= _FEW_ROUNDS:
@@ -139,8 +142,8 @@ def _of_side(side: Mapping[str, Any]) -> list[str]:
     per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in with_counts), default=0.0)
     if per_piece > _SEVERAL:
         found.append(
-            f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces, and compared only "
-            "with who sends as many at once."
+            f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces, and compared "
+            "only with who sends as many at once."
         )
     return found
 
