@@ -171,7 +171,6 @@ def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, r
 
 
 def _both(comparison: Mapping[str, Any], rival: Side, metric: str) -> tuple[str, str]:
-    first = comparison["sides"][0]
-    return value(metric, mean_of(comparison, first, metric)), value(
-        metric, mean_of(comparison, rival, metric)
-    )
+    """What is shown of the first, and of the other."""
+    ours, theirs = (mean_of(comparison, side, metric) for side in (comparison["sides"][0], rival))
+    return value(metric, ours), value(metric, theirs)
