@@ -61,10 +61,11 @@ def test_one_that_dies_drops_out(fake):
     assert len(second["ratios"]["output_tokens_per_s"]["rounds"]) == 1
     assert [each["requests"]["ok"] for each in first["rounds"]] == [3, 3]
     assert len(asked) == 10
-    assert found["warnings"][:3] == [
+    # On a busy machine it may have been read late too.
+    assert [text for text in found["warnings"] if "read late" not in text][:3] == [
         "b dropped out: round 2: http 500: told to answer 500",
         "b: 3 of 6 requests failed: http 500. Who refuses work has less of it: rates and "
-        "times of these rounds cannot be compared: 1 of its 2 rounds do not count.",
+        "times of 1 of its 2 rounds are not compared.",
         "It ended after 2 of 3 rounds: only a was left.",
     ]
 

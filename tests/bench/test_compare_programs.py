@@ -247,7 +247,7 @@ def test_sigterm_leaves_no_program_behind(driver, tmp_path):
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     sides = json.loads(out)["comparisons"][0]["sides"]
-    assert sides[1]["failure"] == "interrupted while it started"
+    assert sides[1]["failure"] is None  # it did nothing wrong
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from octavo.bench.compare.ratios import METRICS, differences, means, ratio, ratios
-from octavo.bench.compare.warnings import warnings_of
+from octavo.bench.compare.ratios import METRICS, differences, means, pairs, ratio, ratios
+from octavo.bench.compare.warnings import few_rounds, warnings_of
 
 
 def summary(failed=0, complete=True, tokens=12, asked=12, without_usage=0, **metrics):
@@ -52,8 +52,39 @@ def test_goodput_is_compared_by_difference_as_it_may_be_nothing():
     assert found["low"] == pytest.approx(0.9 - 12.7062 * 0.1)
     assert found["high"] == 1.0
     assert found["rounds"] == pytest.approx([1.0, 0.8])
-    silent = summary(goodput={"fraction": 0.0}, failed=3)
-    assert differences(ours, [silent, silent]) == {}
+
+
+def gone(ok, total, why, **more):
+    """A round of a server that hung or died: of what was due, so many were answered, all well."""
+    unanswered = {"ok": ok, "total": total, "failed": total - ok}
+    failures = {why: {"count": total - ok, "example": ""}}
+    return summary(goodput={"fraction": ok / total}, **more) | {"requests": unanswered, "failures": failures}
+
+
+def test_who_does_not_answer_keeps_no_objective():
+    """Of 16 due in each round it kept 16, then 5, as one timed out and ended the round, then none."""
+    ours = [summary(goodput={"fraction": 1.0})] * 4
+    theirs = [
+        summary(goodput={"fraction": 1.0}),
+        gone(5, 16, "timed out", complete=False),
+        gone(0, 16, "could not connect"),
+        gone(7, 16, "interrupted", complete=False),  # by Ctrl-C: that says nothing of it
+    ]
+    found = differences(ours, theirs)["goodput.fraction"]
+    assert found["rounds"] == pytest.approx([0.0, 11 / 16, 1.0])
+    assert found["difference"] == pytest.approx(27 / 48)
+    assert means(theirs)["goodput.fraction"]["mean"] == pytest.approx(21 / 48)
+
+
+def test_goodput_as_a_rate_is_of_the_same_rounds():
+    good = {"fraction": 1.0, "requests_per_s": 30.0}
+    rounds = [summary(goodput=good), summary(goodput={"fraction": 0.5, "requests_per_s": 24.0}, failed=1)]
+    found = means(rounds)
+    assert found["goodput.fraction"]["mean"] == pytest.approx(0.75)
+    assert found["goodput.requests_per_s"]["mean"] == pytest.approx(27.0)
+    longer = [summary(goodput=good, tokens=15)]
+    assert pairs("goodput.fraction", rounds[:1], longer) == []
+    assert pairs("goodput.requests_per_s", rounds[:1], longer) == []
 
 
 def test_less_of_a_time_is_better():
@@ -104,6 +135,7 @@ def test_all_that_is_known_is_compared():
 
 GOOD = {"goodput.fraction", "goodput.requests_per_s"}
 ALL = {*METRICS, *GOOD}
+ITL = {"itl_s.p50", "itl_s.p99", "itl_s.max"}
 COUNTING = {"output_tokens_per_s", "tpot_s.p50", "tpot_s.p99"}
 
 
@@ -112,13 +144,24 @@ def test_pieces_are_no_tokens(pieces):
     """Without usage, only pieces are seen: with 4 tokens in each, a rate would be a quarter of the true."""
     uncounted = every_metric(tokens=pieces, without_usage=3)
     assert ALL - set(means([uncounted])) == COUNTING | GOOD
-    assert set(METRICS) - set(ratios([every_metric()], [uncounted])) == COUNTING
-    assert set(METRICS) - set(ratios([uncounted], [every_metric()])) == COUNTING
+    # Of 12 tokens 3 pieces have 4 each, and 24 are more than tokens: gaps between them are other gaps.
+    assert set(METRICS) - set(ratios([every_metric()], [uncounted])) == COUNTING | ITL
+    assert set(METRICS) - set(ratios([uncounted], [every_metric()])) == COUNTING | ITL
 
 
 def test_as_many_pieces_as_asked_for_are_counted():
     uncounted = every_metric(tokens=12, without_usage=3)
     assert set(ratios([every_metric()], [uncounted])) == set(METRICS)
+
+
+@pytest.mark.parametrize(("per_piece", "missing"), [(1.05, set()), (1.06, ITL), (4.0, ITL)])
+def test_gaps_between_pieces_of_other_sizes_are_not_compared(per_piece, missing):
+    """Who sends 4 tokens at once has a quarter of the gaps, each four times as long, and is no slower."""
+    one, several = every_metric(), every_metric()
+    several["counts"]["tokens_per_chunk"] = per_piece
+    assert set(METRICS) - set(ratios([one], [several])) == missing
+    assert set(METRICS) - set(ratios([several], [one])) == missing
+    assert set(ratios([several], [several])) == set(METRICS)
 
 
 def test_answers_of_other_lengths_are_other_work():
@@ -163,6 +206,22 @@ def comparison(*sides, task=""):
     }
 
 
+@pytest.mark.parametrize(
+    ("rounds", "text"),
+    [
+        (1, "One round only: no confidence intervals, and the first has the first turn."),
+        (2, "2 rounds have intervals 5.6 times as wide as 4 rounds would have."),
+        (4, None),
+    ],
+)
+def test_few_rounds_are_told_of_ratios_alone(rounds, text):
+    first, nothing = {"ratios": None, "differences": None}, {"ratios": {}, "differences": {}}
+    some = {"ratios": {"e2e_s.p50": {"ratio": 2.0}}, "differences": {}}
+    assert few_rounds([{"sides": [first, some]}], rounds) == text
+    assert few_rounds([{"sides": [first, nothing]}], rounds) is None
+    assert few_rounds([], rounds) is None
+
+
 def told(comparison):
     return warnings_of(comparison, rounds=len(comparison["sides"][0]["rounds"]))
 
@@ -181,8 +240,8 @@ def test_a_round_that_was_interrupted_has_not_failed():
     late = cut | {"failures": {"timed out": {"count": 1}, "interrupted": {"count": 1}}}
     assert told(comparison([every_metric(), late], [every_metric(), every_metric()])) == [
         "a: 1 of 6 requests failed: timed out. Who refuses work has less of it: rates and "
-        "times of these rounds cannot be compared: 1 of its 2 rounds do not count.",
-        "a: round 2 ended with the first request that timed out, and does not count.",
+        "times of 1 of its 2 rounds are not compared.",
+        "a: round 2 ended with the first request that timed out: what was not answered kept no objective.",
     ]
 
 
@@ -234,7 +293,8 @@ def test_several_tokens_at_once_are_warned_of():
     odd = every_metric()
     odd["counts"]["tokens_per_chunk"] = 4.0
     assert told(comparison([every_metric()], [odd])) == [
-        "b: 4.00 tokens came at once on average: ITL is the gap between pieces."
+        "b: 4.00 tokens came at once on average: ITL is the gap between pieces, and compared only with who "
+        "sends as many at once."
     ]
 
 
@@ -242,7 +302,7 @@ def test_failed_requests_are_warned_of_and_nothing_else_of_their_round():
     odd = every_metric(failed=1, tokens=3, without_usage=3, cached_tokens=90)
     assert told(comparison([every_metric()], [odd])) == [
         "b: 1 of 3 requests failed: http 429. Who refuses work has less of it: rates and "
-        "times of these rounds cannot be compared: none of its rounds counts."
+        "times of all its rounds are not compared."
     ]
 
 

@@ -4,11 +4,12 @@ import json
 
 import pytest
 from fake_openai import Behaviour
-from test_compare_ratios import summary
+from test_compare_ratios import gone, summary
 
+from octavo.bench.compare.failures import stop_of
 from octavo.bench.compare.judging import judged_by, kept_up
 from octavo.bench.compare.ratios import differences, means, ratios
-from octavo.bench.compare.report import document, task_sheet
+from octavo.bench.compare.report import document, scenes_sheet, task_sheet
 from octavo.bench.compare.scenes import SCENES, Task, as_task
 from octavo.bench.compare.verdict import headline, tiles
 from octavo.bench.compare.wording import cell
@@ -125,7 +126,31 @@ def test_fewer_rounds_are_told_and_values_are_those_of_these_rounds():
         "a against b: 20.0 vs 10.0 output tokens/s (2.00 x, 2.00 to 2.00, 2 of 3 rounds)"
     )
     (row,) = task_sheet(each, 3).rows
-    assert row == ["output tokens/s", "20.0", "7.00", "2.00 x (2.00 to 2.00, 2 of 3 rounds)"]
+    assert row == ["output tokens/s", "20.0", "10.0", "2.00 x (2.00 to 2.00, 2 of 3 rounds)"]
+
+
+def test_a_table_has_the_numbers_of_the_tiles():
+    """c, the best other, failed in the round in which a was slow, and b is compared in all."""
+    c = rates(30.0, 20.0)
+    c[1]["requests"] = {"ok": 2, "failed": 1, "total": 3}
+    each = compared(rates(30.0, 10.0), rates(10.0, 20.0), c)
+    (tile,) = tiles([each], 2)
+    assert tile.note.startswith("a 30.0, c 30.0; ")
+    (row,) = task_sheet(each, 2).rows
+    assert (row[1], row[2], row[4]) == ("30.0", "15.0", "30.0")
+    assert scenes_sheet([each], 2).rows[0][1] == "30.0"
+    # What cannot be compared is of all rounds of a side.
+    alone = compared(rates(30.0, 10.0), [None, None])
+    (row,) = task_sheet(alone, 2).rows
+    assert row[1:] == ["20.0", "-", "-"]
+
+
+def test_an_early_end_is_the_reason_why_nothing_was_compared():
+    cut = rates(1.0, complete=False)
+    assert headline([compared(cut, [None])], 4, interrupted=True) == (
+        "Nothing could be compared: it was interrupted"
+    )
+    assert headline([], 4, interrupted=True) == "Nothing could be compared: it was interrupted"
 
 
 def test_what_cannot_be_compared_does_not_stand_side_by_side():
@@ -141,6 +166,69 @@ def test_what_cannot_be_compared_does_not_stand_side_by_side():
     gone["sides"][0]["failure"] = "does not start: it is gone"
     assert headline([gone], 1) == "Nothing could be compared: a does not start: it is gone"
     assert tiles([gone], 1) == []
+
+
+GONE = [
+    gone(5, 16, "timed out", complete=False, output_tokens_per_s=5.0),
+    gone(0, 16, "could not connect", output_tokens_per_s=0.0),
+]
+DROPPED = "round 3: could not connect"
+
+
+def kept_all(count):
+    return rates(*[10.0] * count, goodput={"fraction": 1.0})
+
+
+def test_a_side_that_dies_is_told_first():
+    """Of 16 due it kept 16, 5 and 0; as it was gone there was no fourth round."""
+    each = compared(kept_all(3), kept_all(1) + GONE, judged=("goodput.fraction", "output_tokens_per_s"))
+    each["sides"][1]["failure"] = DROPPED
+    # Differences 0, 11/16 and 1: mean 0.5625, standard deviation 0.5115, Student's t 4.3027.
+    assert headline([each], 4) == (
+        "b stopped answering in round 2 of 4. a against b: 100.0 % vs 43.8 % of requests kept the objective: "
+        "no difference shown (+56.2 points, -70.8 to +100.0, 3 of 4 rounds), 10.0 vs 10.0 output tokens/s "
+        "(1.00 x, too few rounds for an interval, 1 of 4 rounds)"
+    )
+    told = [(tile.label, tile.value, tile.note) for tile in tiles([each], 4)]
+    assert told[0] == ("Stopped answering", "b", "in round 2 of 4")
+    assert [label for label, *_ in told[1:]] == ["kept the objective"]
+
+
+def test_one_that_dies_is_no_rival_of_who_goes_on():
+    each = compared(kept_all(4), [*kept_all(1), *GONE, None], rates(5.0, 5.0, 5.0, 5.0))
+    each["sides"][1]["failure"] = DROPPED
+    assert headline([each], 4).startswith("b stopped answering in round 2 of 4. a against c: 10.0 vs 5.00")
+    assert [tile.label for tile in tiles([each], 4)] == ["output tokens/s"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "when"),
+    [
+        ([], "before the first round"),
+        (GONE[1:], "in round 1 of 4"),
+        ([*kept_all(2), GONE[1]], "in round 3 of 4"),
+        ([*kept_all(1), None], "in round 2 of 4"),  # it did not start again
+        ([GONE[0], GONE[0], GONE[1]], "in round 2 of 4"),
+    ],
+)
+def test_when_a_side_stopped(rounds, when):
+    assert stop_of({"failure": DROPPED, "rounds": rounds}, 4) == when
+    assert stop_of({"failure": None, "rounds": rounds}, 4) is None
+
+
+def test_failed_requests_are_told_first():
+    refused = [gone(8, 16, "http 429"), *kept_all(1)]
+    refused[1]["requests"] = {"ok": 16, "failed": 0, "total": 16}
+    each = compared(kept_all(2), refused)
+    assert headline([each], 2).startswith("8 of 32 requests to b failed. a against b: 10.0 vs 10.0 output")
+    assert headline([compared(kept_all(1), refused[:1])], 1) == (
+        "Nothing could be compared: 8 of 16 requests to b failed"
+    )
+    scenes = [compared(kept_all(2), refused, task=name) for name in "ab"]
+    scenes[1]["sides"][1]["failure"] = DROPPED
+    assert headline(scenes, 4).startswith(
+        "8 of 32 requests to b of scene a failed, b stopped answering in round 3 of 4 of scene b. a against"
+    )
 
 
 OPEN = {"arrivals": "poisson", "judged": ("goodput.fraction", *LATENCIES)}

@@ -135,6 +135,34 @@ def test_a_server_that_hangs_drops_out_after_one_timeout(run, fake):
     assert side["failure"] == "round 1: timed out: after 0.2 s"
 
 
+def test_one_that_hangs_keeps_no_objective(run, fake):
+    """It answers the probe and the 8 requests of the first round, then never again.
+
+    When the first of them times out, the 7 others are interrupted: that is no reason to tell.
+    """
+    a = fake()
+    b = fake(lambda _: Behaviour(first_s=600.0 if len(b.asked) > 9 else 0.0))
+    status, out, _ = run(
+        "bench", "compare", *named(a=a, b=b), "--timeout", 0.3, "--rate", 50, "--rounds", 4, "--warmup", 0,
+        *FEW, "-n", 8, "--slo", "e2e=60",
+    )  # fmt: skip
+    assert status == 0
+    side = json.loads(out)["comparisons"][0]["sides"][1]
+    assert side["failure"] == "round 2: timed out: after 0.3 s"
+    assert side["differences"]["goodput.fraction"]["rounds"] == [0.0, 1.0]
+
+
+def test_who_refuses_half_keeps_half_without_usage_too(run, fake):
+    """Its pieces are as many as the tokens that those who were answered asked for."""
+    a = fake()
+    b = fake(lambda _: Behaviour(no_usage=True, status=200 if len(b.asked) % 2 else 429))
+    arguments = ["-c", 1, "--rounds", 2, "--warmup", 0, *FEW, "--slo", "e2e=60"]
+    status, out, _ = run("bench", "compare", *named(a=a, b=b), *arguments)
+    assert status == 0
+    side = json.loads(out)["comparisons"][0]["sides"][1]
+    assert side["differences"]["goodput.fraction"]["rounds"] == [0.5, 0.5]
+
+
 def test_one_that_is_not_there_ends_it_before_anything_is_measured(run, fake):
     a = fake()
     arguments = ["--server", f"a={a.url}", "--server", "gone=http://127.0.0.1:9", *FEW]

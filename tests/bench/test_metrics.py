@@ -15,6 +15,7 @@ from octavo.bench.metrics.summary import combine, request_as_dict, summarize
 from octavo.bench.metrics.timings import timings_of
 from octavo.bench.metrics.traffic import due_per_s, most_in_flight
 from octavo.bench.metrics.warnings import same_prompts, warnings_of
+from octavo.bench.report.numbers import interval_note
 from octavo.bench.workloads.item import WorkItem
 from octavo.core.errors import InvalidConfig
 
@@ -318,6 +319,38 @@ def test_the_greatest_of_all_repeats_is_not_averaged_away():
         {**base, "ttft_s": {**base["ttft_s"], "max": most}, "memory": None} for most in (0.1, 5.0, 0.1)
     ]
     assert combine(repeats)["ttft_s.max"] == {"mean": 5.0, "low": None, "high": None, "repeats": 3}
+
+
+def test_a_repeat_without_an_answer_is_in_no_mean_but_that_of_the_objective():
+    slo = Slo(e2e_s=9.0)
+    good = summarize(LoadResult([record(0.0, [0.5, 0.6])] * 2, 0.0, 2.0, 0), slo)
+    dead = summarize(LoadResult([failed(0.0, "could not connect")] * 2, 0.0, 0.1, 0), slo)
+    found = combine([good, dead])
+    assert found["output_tokens_per_s"] == {"mean": 2.0, "low": None, "high": None, "repeats": 1}
+    assert found["ttft_s.p50"] == {"mean": 0.5, "low": None, "high": None, "repeats": 1}
+    assert found["goodput.fraction"]["mean"] == 0.5
+    assert found["goodput.requests_per_s"]["mean"] == 0.5
+    assert found["at_least.e2e_s.max"] is None
+    # If nothing was answered at all, that is what is told.
+    assert combine([dead, dead])["output_tokens_per_s"]["mean"] == 0.0
+    # What was waited for is not forgotten with the answers that did not come.
+    hung = summarize(LoadResult([failed(0.0, TIMEOUT)] * 2, 0.0, 1.0, 0), slo)
+    assert combine([good, hung, dead])["at_least.e2e_s.p50"]["mean"] == pytest.approx(0.8)  # of 0.6 and 1
+    told = warnings_of([good, dead, hung], {"kind": "server"}, interrupted=False)
+    assert told[0] == (
+        "Repeats 2 and 3 of 3 had no answer: they are in no mean but those of the objective, of which "
+        "nothing was kept."
+    )
+    assert "had no answer" not in " ".join(warnings_of([dead], {"kind": "server"}, interrupted=False))
+
+
+def test_an_interval_that_says_nothing_is_no_note():
+    wide = "too few repeats for an interval"
+    rate = {"mean": 164.0, "low": 0.0, "high": 2252.0, "repeats": 2}
+    assert interval_note(rate) == wide
+    assert interval_note(rate | {"low": 100.0, "high": 1000.0}) == "100 to 1,000 (95 %, 2 repeats)"
+    assert interval_note(rate | {"low": 100.0, "high": 1001.0}) == wide
+    assert interval_note(rate | {"low": None, "high": None, "repeats": 1}) == ""
 
 
 def test_intervals_end_where_values_do():

@@ -328,6 +328,23 @@ def test_the_headline_says_what_came(run, fake):
     assert "(50 requests/s, 0 times as bursty as Poisson)" in out
 
 
+def test_a_server_that_dies_is_no_average(run, fake):
+    """Of two repeats of 6 requests it answers the first, after the probe and 2 of warm-up."""
+    server = fake(lambda _: Behaviour(status=200 if len(server.asked) <= 9 else 500, gap_s=0.01))
+    status, out, _ = run("bench", "serve", server.url, *FEW, "-c", 1, "--json")
+    assert status == 0
+    report = json.loads(out)
+    (first, second), summary = report["repeats"], report["summary"]
+    assert (first["requests"]["ok"], second["requests"]["ok"]) == (6, 0)
+    assert summary["output_tokens_per_s"]["mean"] == first["output_tokens_per_s"]
+    assert report["warnings"][0].startswith("Repeat 2 of 2 had no answer: it is in no mean")
+    made = document(report)
+    assert made.headline.endswith("; 6 of 12 requests failed")
+    latencies, repeats = made.sheets
+    assert [row[0][:4] for row in latencies.rows] == ["TTFT", "TPOT", "ITL,", "E2E,"]
+    assert [row[0] for row in repeats.rows] == ["1", "2 (no answer)"]
+
+
 def test_what_was_read_late_is_no_headline(run, fake):
     server = fake(lambda _: Behaviour(gap_s=0.005))
     _, out, _ = run("bench", "serve", server.url, *FEW, "--json")

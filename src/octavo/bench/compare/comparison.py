@@ -8,7 +8,7 @@ from typing import Any, Final
 from octavo.bench.ceilings import Meter
 from octavo.bench.compare.contestant import Contestant
 from octavo.bench.compare.judging import is_open, judged_by, kept_up
-from octavo.bench.compare.ratios import differences, means, ratios
+from octavo.bench.compare.ratios import differences, is_compared, means, ratios
 from octavo.bench.compare.rounds import CompareSettings, Side, restarted_note, run_rounds
 from octavo.bench.compare.scenes import Task
 from octavo.bench.compare.turns import Contents, order_of
@@ -96,7 +96,7 @@ async def compare(
     found += beforehand
     for comparison in comparisons:
         found += warnings_of(comparison, rounds=settings.rounds, interrupted=stop.is_set())
-    if not stop.is_set() and (text := few_rounds(settings.rounds)) is not None:
+    if not stop.is_set() and (text := few_rounds(comparisons, settings.rounds)) is not None:
         found.append(text)
     return {
         "settings": settings.as_dict(),
@@ -115,7 +115,7 @@ def why_nothing(found: Mapping[str, Any]) -> str | None:
         found: what ``compare`` gave.
     """
     sides = [side for each in found["comparisons"] for side in each["sides"]]
-    if any(side["ratios"] or side["differences"] for side in sides):
+    if any(map(is_compared, found["comparisons"])):
         return None
     failures = [f"{side['name']}: {side['failure']}" for side in sides if side["failure"]]
     if failures:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeGuard
 
+from octavo.bench.load.exchange import TIMEOUT
 from octavo.bench.metrics.spread import interval, ratio_interval
 from octavo.bench.metrics.summary import over_repeats
 
@@ -44,8 +45,10 @@ _WHOLE_ANSWERS: Final = (
     "e2e_s.p50",
     "e2e_s.p99",
     "goodput.fraction",
+    "goodput.requests_per_s",
 )
 _ALIKE: Final = 0.02  # numbers of tokens that differ by less than this fraction are taken for the same
+_SAME_PIECES: Final = 1.05  # tokens per piece that differ by less than this factor are taken for the same
 
 
 def means(rounds: Rounds) -> dict[str, dict[str, Any]]:
@@ -107,11 +110,11 @@ def differences(ours: Rounds, theirs: Rounds) -> dict[str, dict[str, Any]]:
 def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
     """A metric of a round that was complete and answered in full; else None.
 
-    None too if it needs the number of output tokens and that is not known. Of goodput all rounds count in
-    which something was answered: a request that failed did not keep the objective.
+    None too if it needs the number of output tokens and that is not known. Of goodput all rounds count that
+    nobody interrupted: a request that was due and not answered did not keep the objective.
     """
     is_good = metric.startswith("goodput.")
-    if summary is None or not (_is_answered(summary) if is_good else is_whole(summary)):
+    if summary is None or (is_interrupted(summary) if is_good else not is_whole(summary)):
         return None
     if metric in _COUNTING and not is_counted(summary):
         return None
@@ -123,9 +126,19 @@ def metric_of(summary: Mapping[str, Any] | None, metric: str) -> float | None:
     return found if isinstance(found, (int, float)) else None
 
 
+def is_compared(comparison: Mapping[str, Any]) -> bool:
+    """Whether any two sides of a report's task could be compared in anything."""
+    return any(side["ratios"] or side["differences"] for side in comparison["sides"])
+
+
 def is_whole(summary: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     """Whether a round took place, was not interrupted, and all its requests were answered."""
     return summary is not None and summary["complete"] and not summary["requests"]["failed"]
+
+
+def is_interrupted(summary: Mapping[str, Any]) -> bool:
+    """Whether someone ended a round; a request that times out ends it too, but that is the server."""
+    return not summary["complete"] and TIMEOUT not in summary["failures"]
 
 
 def is_counted(summary: Mapping[str, Any]) -> bool:
@@ -147,15 +160,25 @@ def prompts_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return ours is not None and theirs is not None and _differs(ours, theirs)
 
 
-def _is_answered(summary: Mapping[str, Any]) -> bool:
-    return bool(summary["complete"] and summary["requests"]["ok"])
-
-
 def _is_alike(metric: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     # Where requests failed, the tokens of the others say nothing of their lengths.
     if metric in _WHOLE_ANSWERS and is_whole(a) and is_whole(b) and output_differs(a, b):
         return False
+    if metric.startswith("itl_s."):
+        return not _pieces_differ(a, b)
     return metric != "prompt_tokens_per_s" or not prompts_differ(a, b)
+
+
+def _pieces_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether one side sends clearly more tokens at once, so that its gaps are fewer and longer."""
+    ours, theirs = _per_piece(a), _per_piece(b)
+    return ours is not None and theirs is not None and max(ours, theirs) > _SAME_PIECES * min(ours, theirs)
+
+
+def _per_piece(summary: Mapping[str, Any]) -> float | None:
+    """Tokens in a piece; where nobody counted them, of as many as were asked for."""
+    told: float | None = summary["counts"]["tokens_per_chunk"]
+    return told and told * _length(summary) / summary["output_tokens"]
 
 
 def _length(summary: Mapping[str, Any]) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from octavo.bench.compare.judging import is_open, who_kept_up
 from octavo.bench.compare.ratios import GOODPUT, METRICS, is_whole, metric_of
-from octavo.bench.compare.verdict import has_ratio, headline, tiles
+from octavo.bench.compare.verdict import has_ratio, headline, mean_of, tiles
 from octavo.bench.compare.wording import NAMES, cell, found_of, value
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.report.facts import ceilings_fact, workload_fact
@@ -21,7 +21,7 @@ def document(report: Mapping[str, Any]) -> Document:
     comparisons, rounds = report["comparisons"], report["settings"]["rounds"]
     return Document(
         title=f"octavo bench {report['command']}",
-        headline=headline(comparisons, rounds),
+        headline=headline(comparisons, rounds, interrupted=report["interrupted"]),
         tiles=tiles(comparisons, rounds),
         facts=_facts(report),
         command=report["command_line"],
@@ -142,10 +142,10 @@ def task_sheet(comparison: Mapping[str, Any], rounds: int) -> Sheet:
     known = [m for m in (*judged, *NAMES) if any(m in side["means"] for side in comparison["sides"])]
     rows = []
     for metric in dict.fromkeys(known):
-        row = [NAMES[metric], value(metric, _mean(first, metric))]
+        row = [NAMES[metric], value(metric, mean_of(comparison, first, metric))]
         for side in others:
             found = found_of(side, metric) if has_ratio(comparison, metric) else None
-            row += [value(metric, _mean(side, metric)), cell(metric, found, rounds)]
+            row += [value(metric, mean_of(comparison, side, metric)), cell(metric, found, rounds)]
         rows.append(row)
     how = f"{first['name']} is better by" if len(others) == 1 else "ratio"  # the note says of whom
     columns = ["", first["name"], *(column for side in others for column in (side["name"], how))]
@@ -166,7 +166,7 @@ def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet
             side = _side(each, row[0])
             found = None if side is None else found_of(side, metric)
             row += [
-                value(metric, _mean(side, metric)),
+                value(metric, None if side is None else mean_of(each, side, metric)),
                 "" if row[0] == first else cell(metric, found, rounds),
             ]
     return Sheet("All scenes", columns, rows, _note(first))
@@ -174,8 +174,9 @@ def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet
 
 def _note(first: str) -> str:
     return (
-        f"Means over the rounds. Above 1 x {first} is better (more of a rate, less of a time), below worse; "
-        "in brackets the 95 % interval. -: cannot be compared; (-): too few rounds for an interval."
+        f"Means over the rounds compared. Above 1 x {first} is better (more of a rate, less of a time), "
+        "below worse; in brackets the 95 % interval. -: cannot be compared; (-): too few rounds for an "
+        "interval."
     )
 
 

@@ -13,7 +13,7 @@ from octavo.bench.compare.contestant import Contestant, Running, told_of
 from octavo.bench.compare.turns import Contents, order_of
 from octavo.bench.experiment import Progress
 from octavo.bench.load.arrivals import ArrivalPlan
-from octavo.bench.load.exchange import TIMEOUT
+from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT
 from octavo.bench.load.generator import Record, run_load
 from octavo.bench.load.openai_target import ServerOptions
 from octavo.bench.metrics.slo import Slo
@@ -68,8 +68,8 @@ class Side:
     Attributes:
         place: in the list of contestants.
         rounds: a summary for each round, None where it did not take part. With ``asked_tokens``, the output
-            tokens wanted of all its requests, and ``last_due_s``, when the last of them was due, from the
-            beginning of the round.
+            tokens wanted of the requests that were answered, and ``last_due_s``, when the last request was
+            due, from the beginning of the round.
         starts_s: how long each start took.
         failure: why it takes part no more.
         is_restarted: memory is short, so it starts in every round.
@@ -204,7 +204,6 @@ class _Match:
         try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
-                side.failure = "interrupted while it started"
                 return
             side.running = starting.result()
         except OctavoError as error:
@@ -263,7 +262,7 @@ class _Match:
             await asyncio.gather(watching, return_exceptions=True)
         return {
             **summarize(result, self.settings.slo),
-            "asked_tokens": sum(item.max_tokens for item in items),
+            "asked_tokens": sum(each.item.max_tokens for each in result.records if each.is_ok),
             "last_due_s": max((each.due_s for each in result.records), default=result.start_s)
             - result.start_s,
         }
@@ -283,6 +282,8 @@ def _most(a: int | None, b: int | None) -> int | None:
 
 def _reason(found: dict[str, Any]) -> str:
     for reason, told in found["failures"].items():
+        if reason == INTERRUPTED:  # with the first that timed out
+            continue
         return f"{reason}: {told['example']}" if told["example"] else str(reason)
     return "no request was answered"
 

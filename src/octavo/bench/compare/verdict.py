@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from octavo.bench.compare.failures import stop_of, trouble_of
 from octavo.bench.compare.judging import LATENCIES, is_open
 from octavo.bench.compare.ratios import GOODPUT, pairs
 from octavo.bench.compare.wording import (
@@ -15,6 +16,7 @@ from octavo.bench.compare.wording import (
     is_sure,
     value,
 )
+from octavo.bench.metrics.summary import over_repeats
 from octavo.bench.report.parts import Tile
 
 Side = Mapping[str, Any]
@@ -22,17 +24,21 @@ _IN_HEADLINE: Final = 2
 _ALSO: Final = ("output_tokens_per_s", *LATENCIES)
 
 
-def headline(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> str:
-    """Against the best other in each task: a win over the slowest says little."""
+def headline(comparisons: Sequence[Mapping[str, Any]], rounds: int, *, interrupted: bool = False) -> str:
+    """Who failed, and the first against the best other in each task: a win over the slowest says little."""
     say = _sentence if len(comparisons) == 1 else _of_scene
     parts = [say(each, rival, rounds) for each in comparisons if (rival := rival_of(each)) is not None]
+    trouble = ", ".join(text for each in comparisons for text in trouble_of(each, rounds))
+    if not parts and interrupted:
+        return "Nothing could be compared: it was interrupted"
     if not parts:
         failed = [side for each in comparisons for side in each["sides"] if side["failure"]]
-        why = f"{failed[0]['name']} {failed[0]['failure']}" if failed else "the warnings say why"
+        why = f"{failed[0]['name']} {failed[0]['failure']}" if failed else trouble or "the warnings say why"
         return f"Nothing could be compared: {why}"
+    begin = f"{trouble}. " if trouble else ""
     if len(comparisons) > 1:
-        return f"{comparisons[0]['sides'][0]['name']} against the best other: {', '.join(parts)}"
-    return parts[0]
+        return f"{begin}{comparisons[0]['sides'][0]['name']} against the best other: {', '.join(parts)}"
+    return begin + parts[0]
 
 
 def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
@@ -43,7 +49,12 @@ def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
         if rival is None:
             continue
         metrics = _metrics(each, rival)
-        if len(comparisons) == 1:
+        if stopped := _stopped(each, rival, rounds):
+            found += stopped
+            # Ratios of the rounds before would look as if nothing had happened.
+            if found_of(rival, GOODPUT):
+                found.append(_tile(each, rival, GOODPUT, NAMES[GOODPUT], rounds))
+        elif len(comparisons) == 1:
             others = [m for m in _ALSO if m not in metrics and found_of(rival, m) and has_ratio(each, m)]
             found += [_tile(each, rival, metric, NAMES[metric], rounds) for metric in (*metrics, *others)]
         else:
@@ -55,9 +66,14 @@ def tiles(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> list[Tile]:
 def rival_of(comparison: Mapping[str, Any]) -> Side | None:
     """The best of the others, by the first metric in which any is known; None if none can be compared.
 
-    Another form of Octavo is no rival of it, unless there are no others.
+    Another form of Octavo is no rival of it, unless there are no others, and so it is with who dropped out.
     """
     _, *others = comparison["sides"]
+    standing = [side for side in others if not side["failure"]]
+    return _best(comparison, standing) or _best(comparison, others)
+
+
+def _best(comparison: Mapping[str, Any], others: Sequence[Side]) -> Side | None:
     foreign = [side for side in others if not str(side["name"]).startswith("octavo ")]
     for metric in (*comparison["judged_by"], *LATENCIES):
         for group in (foreign, others):
@@ -78,6 +94,22 @@ def has_ratio(comparison: Mapping[str, Any], metric: str) -> bool:
     if not (is_open(comparison["workload"]["arrivals"]) and metric.endswith("_per_s")):
         return True
     return any(side["kept_up"] is False for side in comparison["sides"])
+
+
+def mean_of(comparison: Mapping[str, Any], side: Side, metric: str) -> float | None:
+    """What a report shows of a side in a metric: its mean over the rounds compared, of maxima the greatest.
+
+    These are the rounds that count for it and the first, and of the first those that count for it and the
+    best other. Where there is none it is of all rounds of the side.
+    """
+    first, rival = comparison["sides"][0], rival_of(comparison)
+    other = rival if side is first else side
+    known = [] if other is None else pairs(metric, first["rounds"], other["rounds"])
+    if known:
+        values = [pair[0 if side is first else 1] for pair in known]
+        return over_repeats(metric, values)["mean"]
+    found: float | None = (side["means"].get(metric) or {}).get("mean")
+    return found
 
 
 def _metrics(comparison: Mapping[str, Any], rival: Side) -> list[str]:
@@ -122,6 +154,13 @@ def _clause(comparison: Mapping[str, Any], rival: Side, metric: str, rounds: int
     return f"{text} ({amount(metric, found)}, {extent(metric, found, rounds)})"
 
 
+def _stopped(comparison: Mapping[str, Any], rival: Side, rounds: int) -> list[Tile]:
+    """That one of the two is gone."""
+    label = f"Scene {comparison['task']}, stopped answering" if comparison["task"] else "Stopped answering"
+    sides = (comparison["sides"][0], rival)
+    return [Tile(label, side["name"], when) for side in sides if (when := stop_of(side, rounds))]
+
+
 def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, rounds: int) -> Tile:
     found = found_of(rival, metric)
     assert found is not None
@@ -132,7 +171,6 @@ def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, r
 
 
 def _both(comparison: Mapping[str, Any], rival: Side, metric: str) -> tuple[str, str]:
-    """Means of both over the rounds that were compared."""
-    known = pairs(metric, comparison["sides"][0]["rounds"], rival["rounds"])
-    ours, theirs = (sum(pair[i] for pair in known) / len(known) for i in (0, 1))
+    """What is shown of the first, and of the other."""
+    ours, theirs = (mean_of(comparison, side, metric) for side in (comparison["sides"][0], rival))
     return value(metric, ours), value(metric, theirs)

@@ -8,9 +8,16 @@ from typing import Any, Final
 
 from octavo.bench.compare.contestant import Contestant, same_place
 from octavo.bench.compare.judging import drain_s
-from octavo.bench.compare.ratios import is_counted, is_whole, output_differs, prompts_differ
+from octavo.bench.compare.ratios import (
+    is_compared,
+    is_counted,
+    is_interrupted,
+    is_whole,
+    output_differs,
+    prompts_differ,
+)
 from octavo.bench.compare.turns import Contents
-from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT
+from octavo.bench.load.exchange import INTERRUPTED
 from octavo.bench.metrics.spread import t_quantile
 from octavo.bench.metrics.warnings import late_reading, other_lengths
 from octavo.bench.report.numbers import seconds
@@ -61,8 +68,10 @@ def warnings_beforehand(contestants: Sequence[Contestant], contents: Contents, *
     return found
 
 
-def few_rounds(rounds: int) -> str | None:
-    """That intervals over so few are hardly of use; None if there are enough."""
+def few_rounds(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> str | None:
+    """That intervals over so few are hardly of use; None if there are enough, or nothing was compared."""
+    if not any(map(is_compared, comparisons)):
+        return None
     if rounds == 1:
         return "One round only: no confidence intervals, and the first has the first turn."
     if rounds >= _FEW_ROUNDS:
@@ -132,7 +141,10 @@ def _of_side(side: Mapping[str, Any]) -> list[str]:
     found += late_reading(rounds)
     per_piece = max((each["counts"]["tokens_per_chunk"] or 0.0 for each in with_counts), default=0.0)
     if per_piece > _SEVERAL:
-        found.append(f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces.")
+        found.append(
+            f"{per_piece:.2f} tokens came at once on average: ITL is the gap between pieces, and compared "
+            "only with who sends as many at once."
+        )
     return found
 
 
@@ -146,14 +158,10 @@ def _failed(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     odd = sum(bool(each["failures"].keys() - {INTERRUPTED}) for each in rounds)
     total = sum(each["requests"]["total"] for each in rounds)
     reasons = ", ".join(f"{why} ({count})" if len(by_reason) > 1 else why for why, count in by_reason.items())
-    which = (
-        "none of its rounds counts"
-        if odd == len(rounds)
-        else f"{odd} of its {len(rounds)} rounds do not count"
-    )
+    which = "all its rounds" if odd == len(rounds) else f"{odd} of its {len(rounds)} rounds"
     return [
         f"{by_reason.total()} of {total} requests failed: {reasons}. Who refuses work has less of it: rates "
-        f"and times of these rounds cannot be compared: {which}."
+        f"and times of {which} are not compared."
     ]
 
 
@@ -162,12 +170,12 @@ def _unfinished(rounds: Sequence[Mapping[str, Any] | None]) -> list[str]:
     found = []
     for number, each in enumerate(rounds, 1):
         if each is not None and not each["complete"]:
-            why = (
-                "ended with the first request that timed out"
-                if TIMEOUT in each["failures"]
-                else "was interrupted"
+            found.append(
+                f"round {number} was interrupted, and does not count."
+                if is_interrupted(each)
+                else f"round {number} ended with the first request that timed out: what was not answered "
+                "kept no objective."
             )
-            found.append(f"round {number} {why}, and does not count.")
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from octavo.bench.compare.ratios import GOODPUT, METRICS
+from octavo.bench.metrics.spread import is_telling
 from octavo.bench.report.numbers import figures, percent, seconds
 
 NAMES: Final = {
@@ -23,7 +24,6 @@ NAMES: Final = {
     "goodput.requests_per_s": "goodput, requests/s",
 }
 TOO_FEW: Final = "too few rounds for an interval"
-_WIDEST: Final = 10.0  # an interval of a ratio from whose ends nobody learns anything
 
 Found = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ def is_sure(metric: str, found: Found) -> bool:
     low, high = found["low"], found["high"]
     if low is None:
         return False
-    return metric == GOODPUT or bool(high <= _WIDEST * low)
+    return metric == GOODPUT or is_telling(low, high)
 
 
 def is_difference(metric: str, found: Found) -> bool:

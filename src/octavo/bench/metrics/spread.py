@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+_WIDEST: Final = 10.0  # from whose ends nobody learns anything
 PERCENTILES: Final = (50, 90, 95, 99)
 
 # 97.5 % quantiles of Student's t, by degrees of freedom from 1.
@@ -54,6 +55,11 @@ def interval(
         half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
         low, high = max(mean - half, least), min(mean + half, most)
     return {"mean": mean, "low": low, "high": high, "repeats": len(values)}
+
+
+def is_telling(low: float, high: float) -> bool:
+    """Whether an interval of what cannot be below 0 says something: its ends are within a factor of 10."""
+    return low > 0 and high <= _WIDEST * low
 
 
 def greatest(values: Sequence[float]) -> dict[str, float | int | None]:

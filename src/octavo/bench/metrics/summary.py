@@ -99,14 +99,18 @@ def combine(repeats: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any] | 
     """Means over the complete repeats, with 95 % intervals, by names such as ``"ttft_s.p50"``.
 
     None is what not all of them have. Of what is the greatest of its kind in a repeat (``"ttft_s.max"``), the
-    greatest of all. If none is complete, the last one alone.
+    greatest of all. If none is complete, the last one alone. A repeat without any answer has no rates and
+    times, but it kept nothing of an objective, and what it waited for is in ``at_least``.
     """
-    chosen = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
-    if any(repeat["at_least"] for repeat in chosen):  # where nothing timed out the latencies are whole
-        chosen = [{**repeat, "at_least": repeat["at_least"] or repeat} for repeat in chosen]
+    complete = [repeat for repeat in repeats if repeat["complete"]] or list(repeats[-1:])
+    answered = [repeat for repeat in complete if repeat["requests"]["ok"]] or complete
+    waited = [repeat for repeat in complete if repeat["requests"]["ok"] or repeat["at_least"]]
+    if any(repeat["at_least"] for repeat in waited):  # where nothing timed out the latencies are whole
+        waited = [{**repeat, "at_least": repeat["at_least"] or repeat} for repeat in waited]
+    of_part = {"goodput": complete, "at_least": waited}
     found: dict[str, dict[str, Any] | None] = {}
     for path in _SCALARS:
-        name = ".".join(path)
+        name, chosen = ".".join(path), of_part.get(path[0], answered)
         values = [value for repeat in chosen if (value := _at(repeat, path)) is not None]
         found[name] = over_repeats(name, values) if values and len(values) == len(chosen) else None
     return found

@@ -1,10 +1,10 @@
 """What a reader must know before believing the numbers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from octavo.bench.load.exchange import TIMEOUT
+from octavo.bench.load.exchange import INTERRUPTED, TIMEOUT
 from octavo.bench.metrics.reading import too_many_late
 from octavo.bench.metrics.timings import SEVERAL
 from octavo.core.display import counted
@@ -30,6 +30,7 @@ def warnings_of(
             f"Interrupted: {complete} complete repeat{'' if complete == 1 else 's'}"
             + ("." if complete else "; the numbers are of a part of one, and too good for long requests.")
         )
+    found += _silent(repeats)
     found += _failures(repeats)
     found += _timeouts(repeats)
     found += late_reading(repeats)
@@ -62,6 +63,25 @@ def _hit_rate(repeat: Mapping[str, Any]) -> float | None:
     if repeat["cached_tokens"] is None or not repeat["prompt_tokens"]:
         return None
     return float(repeat["cached_tokens"] / repeat["prompt_tokens"])
+
+
+def _silent(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That some repeats had no answer, which no mean shows."""
+    odd = [str(n) for n, each in enumerate(repeats, 1) if each["complete"] and not each["requests"]["ok"]]
+    if not odd or not any(each["requests"]["ok"] for each in repeats):
+        return []
+    which, whose = ("Repeat", "it is") if len(odd) == 1 else ("Repeats", "they are")
+    return [
+        f"{which} {' and '.join(odd)} of {len(repeats)} had no answer: {whose} in no mean but those of the "
+        "objective, of which nothing was kept."
+    ]
+
+
+def num_failed(summaries: Iterable[Mapping[str, Any]]) -> int:
+    """Requests that failed; one that was ended by Ctrl-C, or with one that timed out, did not."""
+    return sum(
+        told["count"] for each in summaries for why, told in each["failures"].items() if why != INTERRUPTED
+    )
 
 
 def _failures(repeats: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from octavo.bench.metrics.spread import is_telling
+
 
 def seconds(value: float | None) -> str:
     """``0.0123`` becomes ``"12.3 ms"``."""
@@ -45,7 +47,9 @@ def with_interval(found: Mapping[str, Any] | None, show: Any = figures) -> str:
 
 
 def interval_note(found: Mapping[str, Any] | None, show: Any = figures) -> str:
-    """The interval alone, in words."""
+    """The interval of a rate alone, in words."""
     if found is None or found["low"] is None:
         return ""
+    if not is_telling(found["low"], found["high"]):
+        return "too few repeats for an interval"
     return f"{show(found['low'])} to {show(found['high'])} (95 %, {found['repeats']} repeats)"

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from octavo.bench.metrics.reading import too_many_late
 from octavo.bench.metrics.summary import LATENCIES
+from octavo.bench.metrics.warnings import num_failed
 from octavo.bench.report.facts import ceilings_fact, machine_fact, model_fact, workload_fact
 from octavo.bench.report.numbers import figures, interval_note, percent, seconds
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
@@ -35,6 +36,9 @@ def document(report: Mapping[str, Any]) -> Document:
         if tpot and not too_many_late(report["repeats"], "tpot_s"):
             headline += f", then one each {seconds(tpot['mean'])}"
         headline += f" ({_how(report)})"
+        if failed := num_failed(report["repeats"]):
+            total = sum(repeat["requests"]["total"] for repeat in report["repeats"])
+            headline += f"; {failed:,} of {total:,} requests failed"
     facts = [("Model", model_fact(report)), ("Machine", machine_fact(report))]
     if ceilings := ceilings_fact(report):
         facts.append(("At most", ceilings))
@@ -123,7 +127,7 @@ def latency_sheet(report: Mapping[str, Any]) -> Sheet:
         "Latencies",
         ["", *_STATISTICS],
         rows,
-        "Means over the complete repeats; max is the greatest of all.",
+        "Means over the complete repeats with answers; max is the greatest of all.",
         raw,
     )
 
@@ -140,7 +144,7 @@ def repeat_sheet(report: Mapping[str, Any]) -> Sheet:
     for number, repeat in enumerate(report["repeats"], 1):
         requests = repeat["requests"]
         row = [
-            f"{number}" + ("" if repeat["complete"] else " (interrupted)"),
+            f"{number}{_what_of(repeat)}",
             f"{requests['ok']} of {requests['total']}",
             str(requests["failed"]),
             figures(repeat["duration_s"]),
@@ -162,6 +166,13 @@ def repeat_sheet(report: Mapping[str, Any]) -> Sheet:
             ]
         rows.append(row)
     return Sheet("Repeats", columns, rows)
+
+
+def _what_of(repeat: Mapping[str, Any]) -> str:
+    """Why a repeat is not in the means."""
+    if not repeat["complete"]:
+        return " (interrupted)"
+    return "" if repeat["requests"]["ok"] else " (no answer)"
 
 
 def _tiles(report: Mapping[str, Any]) -> list[Tile]:
