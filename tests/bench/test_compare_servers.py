@@ -92,9 +92,9 @@ def test_a_name_may_look_like_markup(run, fake, tmp_path):
     named = ["--server", f"[/b]<i>={a.url}", "--server", f"é & b={b.url}"]
     status, out, _ = run("bench", "compare", *named, *few, "--html", tmp_path / "report.html")
     assert status == 0
-    assert "[/b]<i> is better by" in out
+    assert "[/b]<i> against é & b" in out
     page = (tmp_path / "report.html").read_text()
-    assert "[/b]&lt;i&gt; is better by" in page
+    assert "[/b]&lt;i&gt; against é &amp; b" in page
     assert "é &amp; b" in page
 
 

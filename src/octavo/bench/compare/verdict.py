@@ -11,9 +11,8 @@ from octavo.bench.compare.wording import (
     amount,
     extent,
     found_of,
-    is_difference,
-    is_sure,
     value,
+    verdict,
 )
 from octavo.bench.report.parts import Tile
 
@@ -57,6 +56,12 @@ def rival_of(comparison: Mapping[str, Any]) -> Side | None:
 
     Another form of Octavo is no rival of it, unless there are no others.
     """
+    rivals = _rivals(comparison)
+    return rivals[0] if rivals else None
+
+
+def _rivals(comparison: Mapping[str, Any]) -> list[Side]:
+    """Those that can be compared, the best first."""
     _, *others = comparison["sides"]
     foreign = [side for side in others if not str(side["name"]).startswith("octavo ")]
     for metric in (*comparison["judged_by"], *LATENCIES):
@@ -65,9 +70,20 @@ def rival_of(comparison: Mapping[str, Any]) -> Side | None:
                 (advantage(metric, found), i) for i, s in enumerate(group) if (found := found_of(s, metric))
             ]
             if known:
-                best: Side = group[min(known)[1]]
-                return best
-    return None
+                return [group[i] for _, i in sorted(known)]
+    return []
+
+
+def _among(comparison: Mapping[str, Any]) -> str:
+    """Of how many others the one that is named is the best; "" if there is no choice."""
+    count = len(_rivals(comparison))
+    return f"best of {count} others" if count > 1 else ""
+
+
+def _alike(metric: str, found: Mapping[str, Any]) -> str:
+    """What is to be said before the numbers if they are no win."""
+    said = verdict(metric, found)
+    return "" if said in ("better", "worse") else said
 
 
 def has_ratio(comparison: Mapping[str, Any], metric: str) -> bool:
@@ -92,7 +108,8 @@ def _sentence(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
     chosen = _metrics(comparison, rival)[:_IN_HEADLINE]
     where = f"Scene {comparison['task']}: " if comparison["task"] else ""
     text = ", ".join(_clause(comparison, rival, metric, rounds) for metric in chosen)
-    return f"{where}{comparison['sides'][0]['name']} against {rival['name']}: {text}"
+    name, among = rival["name"], _among(comparison)
+    return f"{where}{comparison['sides'][0]['name']} against {f'the {among} ({name})' if among else name}: {text}"
 
 
 def _of_scene(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
@@ -100,7 +117,7 @@ def _of_scene(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
     metric = _metrics(comparison, rival)[0]
     found = found_of(rival, metric)
     assert found is not None
-    doubt = "no difference shown, " if is_sure(metric, found) and not is_difference(metric, found) else ""
+    doubt = f"{said}, " if (said := _alike(metric, found)) else ""
     how = extent(metric, found, rounds)
     return f"scene {comparison['task']} {amount(metric, found)} {rival['name']} ({doubt}{how})"
 
@@ -117,8 +134,8 @@ def _clause(comparison: Mapping[str, Any], rival: Side, metric: str, rounds: int
         text = f"{ours} vs {theirs} of requests {name}"
     else:
         text = f"{ours} vs {theirs} {name}"
-    if is_sure(metric, found) and not is_difference(metric, found):
-        text += ": no difference shown"
+    if said := _alike(metric, found):
+        text += f": {said}"
     return f"{text} ({amount(metric, found)}, {extent(metric, found, rounds)})"
 
 
@@ -127,7 +144,9 @@ def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, r
     assert found is not None
     first = comparison["sides"][0]["name"]
     ours, theirs = _both(comparison, rival, metric)
-    note = f"{first} {ours}, {rival['name']} {theirs}; {extent(metric, found, rounds)}"
+    which = f" ({among})" if (among := _among(comparison)) else ""
+    said = f"; {word}" if (word := verdict(metric, found)) and word != "better" else ""
+    note = f"{first} {ours}, {rival['name']} {theirs}{which}; {extent(metric, found, rounds)}{said}"
     return Tile(label, amount(metric, found), note)
 
 
