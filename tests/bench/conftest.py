@@ -10,6 +10,12 @@ from fake_openai import Asked, Behaviour, FakeServer
 from octavo.cli import main
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Lines do not depend on the terminal in which the tests run."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
 @pytest.fixture
 def run(capsys):
     """Runs a command line; gives exit status, standard output, standard error."""

@@ -108,8 +108,9 @@ def _sentence(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
     chosen = _metrics(comparison, rival)[:_IN_HEADLINE]
     where = f"Scene {comparison['task']}: " if comparison["task"] else ""
     text = ", ".join(_clause(comparison, rival, metric, rounds) for metric in chosen)
-    name, among = rival["name"], _among(comparison)
-    return f"{where}{comparison['sides'][0]['name']} against {f'the {among} ({name})' if among else name}: {text}"
+    among = _among(comparison)
+    whom = f"the {among} ({rival['name']})" if among else rival["name"]
+    return f"{where}{comparison['sides'][0]['name']} against {whom}: {text}"
 
 
 def _of_scene(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:

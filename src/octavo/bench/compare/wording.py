@@ -57,10 +57,10 @@ def is_difference(metric: str, found: Found) -> bool:
 
 
 def verdict(metric: str, found: Found) -> str:
-    """``"equal within 1 %"``, ``"no difference shown"``, ``"better"`` or ``"worse"``; "" if that is unsure."""
+    """``"equal within 1 %"``, ``"no difference shown"``, ``"better"`` or ``"worse"``; "" if unsure."""
     if not is_sure(metric, found):
         return ""
-    if metric != GOODPUT and 1 - _EQUAL <= found["low"] and found["high"] <= 1 + _EQUAL:
+    if metric != GOODPUT and found["low"] >= 1 - _EQUAL and found["high"] <= 1 + _EQUAL:
         return f"equal within {100 * _EQUAL:g} %"
     if not is_difference(metric, found):
         return "no difference shown"
