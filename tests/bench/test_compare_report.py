@@ -118,7 +118,7 @@ def test_the_best_other_is_the_one_that_counts():
     )
     (tile,) = tiles([each], 2)
     assert tile.note == "a 20.0, c 16.0 (best of 2 others); 1.25 to 1.25"
-    assert task_sheet(each, 2).columns == ["", "a", "b", "a against b", "c", "a against c"]
+    assert task_sheet(each, 2).columns == ["", "a", "b", "against b", "c", "against c"]
 
 
 def test_the_only_one_that_can_be_compared_is_not_the_best_of_two():

@@ -12,7 +12,7 @@ DOCUMENT = Document(
     title="octavo bench compare",
     headline=WORDS,
     tiles=[Tile("output tokens/s", "2.05 x", WORDS), Tile("TTFT p50", "10.5 x")],
-    facts=[("Workload", WORDS), ("A longer name", WORDS)],
+    facts=[("Workload", WORDS), ("A rather long name", WORDS)],
     command=COMMAND,
     warnings=[WORDS],
     sheets=[Sheet("A table", ["", "a", "b"], [["row", "1", "2"]], WORDS)],
@@ -37,6 +37,8 @@ def test_lines_go_on_below_the_text(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("  Workload  some words that go on for longer than a line of")
     assert lines[at + 1] == "            a terminal has room for, and then for some more"
+    at = next(i for i, line in enumerate(lines) if line.startswith("  A rather long name some words"))
+    assert lines[at + 1].startswith(" " * 12 + "line of a terminal")
     assert "  TTFT p50         10.5 x" in lines
     assert lines[-3].startswith("Octavo 1.2.3, 2026-01-01. some")
 
@@ -53,6 +55,7 @@ def test_a_table_that_is_too_wide_becomes_several(monkeypatch, capsys):
         "Title",
         "        first  second",
         "row  11111111       2",
+        "",
         "     the third",
         "row          3",
         "",
@@ -63,5 +66,5 @@ def test_a_column_that_never_fits_has_a_table_of_its_own(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "12")
     print_table("T", ["", "a column", "b"], [["row", "1", "2"]])
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["T"], ["a"], ["column"], ["row", "1"], ["b"], ["row", "2"], [],
+        ["T"], ["a"], ["column"], ["row", "1"], [], ["b"], ["row", "2"], [],
     ]  # fmt: skip

@@ -24,7 +24,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     width = terminal_width()
     console = Console(highlight=False, markup=False, width=width)  # a "[" is one
     console.print(wrapped("", title, width), style="bold", soft_wrap=True)
-    for chosen in _fitting(columns, rows, width):
+    for number, chosen in enumerate(_fitting(columns, rows, width)):
+        if number:
+            console.print()
         table = Table(box=None, pad_edge=False)
         for i in chosen:
             table.add_column(columns[i], justify="left" if i == 0 else "right")
@@ -41,14 +43,18 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
 
 
-def wrapped(first: str, text: str, width: int) -> str:
-    """Text after the beginning of a line, in lines of a width that stand below the text."""
+def wrapped(first: str, text: str, width: int, indent: int | None = None) -> str:
+    """Text after the beginning of a line, in lines of a width.
+
+    Lines after the first have this indent; None is that of the text.
+    """
+    indent = len(first) if indent is None else indent
     return (
         textwrap.fill(
             text,
-            max(width, len(first) + _LEAST_WIDTH),
+            max(width, indent + _LEAST_WIDTH),
             initial_indent=first,
-            subsequent_indent=" " * len(first),
+            subsequent_indent=" " * indent,
             break_long_words=False,
             break_on_hyphens=False,
         )

@@ -152,7 +152,7 @@ def task_sheet(comparison: Mapping[str, Any], rounds: int) -> Sheet:
         rows.append(row)
     columns = ["", first["name"]]
     for side in others:
-        columns += [side["name"], f"{first['name']} against {side['name']}"]
+        columns += [side["name"], f"against {side['name']}"]
     title = (
         f"Scene {comparison['task']}: {comparison['description']}" if comparison["task"] else "All metrics"
     )
@@ -165,7 +165,7 @@ def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet
     columns, rows = [""], [[name] for name in _names(comparisons)]
     for each in comparisons:
         metric = each["judged_by"][0]
-        columns += [f"{each['task']}, {NAMES[metric]}", f"{first} against it"]
+        columns += [f"{each['task']}, {NAMES[metric]}", "against it"]
         for row in rows:
             side = _side(each, row[0])
             found = None if side is None else found_of(side, metric)

@@ -6,6 +6,8 @@ from octavo.bench.report.parts import Document
 from octavo.bench.tables import print_table, terminal_width, wrapped
 from octavo.core.display import printable
 
+_INDENT = 12  # of texts beside their names
+
 
 def print_document(document: Document) -> None:
     """Headline, facts, warnings, tables, how and when it was measured."""
@@ -13,7 +15,7 @@ def print_document(document: Document) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.print(wrapped("", printable(document.headline), width), style="bold")
     for name, text in document.facts:
-        console.print(wrapped(f"  {name:<9} ", printable(text), width))
+        console.print(wrapped(f"  {name:<9} ", printable(text), width, _INDENT))
     # In one piece, whatever the width: it is there to be copied.
     console.print(f"  {'Command':<9} {printable(document.command)}")
     for warning in document.warnings:
