@@ -179,7 +179,7 @@ def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet
 def _note(first: str) -> str:
     return (
         f"Means over the rounds. Above 1 x {first} is better (more of a rate, less of a time), below worse; "
-        "in brackets the 95 % interval. -: cannot be compared; (-): too few rounds for an interval."
+        "in brackets the 95 % interval. -: cannot be compared; (-): no interval that says anything."
     )
 
 
