@@ -19,6 +19,12 @@ def no_stalls(monkeypatch):
     monkeypatch.setattr(stalls, "_TIMER_S", 600.0)
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Lines do not depend on the terminal in which the tests run."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
 @pytest.fixture
 def run(capsys):
     """Runs a command line; gives exit status, standard output, standard error."""

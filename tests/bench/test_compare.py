@@ -151,6 +151,12 @@ def test_tokens_that_nobody_counts_make_no_rates(run, fake, tmp_path):
     assert "a against b: TTFT " in out
 
 
+def test_repeats_are_called_rounds(run):
+    for given in (["--repeats", 2], ["--repeats=2"]):
+        status, _, err = run("bench", "compare", "--server", "a=x", *given)
+        assert (status, err) == (1, "octavo: --repeats: a comparison has rounds: write --rounds\n")
+
+
 SERVERS = ["--server", "a=x", "--server", "b=y"]
 
 
@@ -158,7 +164,8 @@ SERVERS = ["--server", "a=x", "--server", "b=y"]
     ("arguments", "message"),
     [
         (["--server", "a=http://127.0.0.1:1"], "at least two"),
-        (["--server", "http://127.0.0.1:1"], "write NAME=VALUE"),
+        (["--server", "http://127.0.0.1:1"], "server='http://127.0.0.1:1': write NAME=URL, such as a=http"),
+        (["--server", "http://127.0.0.1:1/?key=x"], "write NAME=URL"),
         (["--server", "a=x", "--label", "b=y"], "label: no --server is called 'b'"),
         (["--server", "a=x", "--model-name", "b=y"], "model_name: no --server is called 'b'"),
         (["--server", "a=x", "--model-name", "y"], "model_name='y': write NAME=VALUE"),

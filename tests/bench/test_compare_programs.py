@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -218,7 +219,11 @@ def test_programs_are_written_and_read(driver, tmp_path):
     write_program(program, file)
     assert read_program(file) == program
     file.write_text('{"name": "x", "comand": []}')
-    with pytest.raises(InvalidConfig, match="comand"):
+    told = "not a program to compare: no key is called 'comand'; known are name, version, precision, "
+    with pytest.raises(InvalidConfig, match=re.escape(told)):
+        read_program(file)
+    file.write_text('{"name": "x"}')
+    with pytest.raises(InvalidConfig, match="not a program to compare: command is missing"):
         read_program(file)
 
 

@@ -9,10 +9,10 @@ from test_compare_ratios import gone, summary
 from octavo.bench.compare.failures import stop_of
 from octavo.bench.compare.judging import judged_by, kept_up
 from octavo.bench.compare.ratios import differences, means, ratios
-from octavo.bench.compare.report import document, scenes_sheet, task_sheet
+from octavo.bench.compare.report import _task_facts, document, scenes_sheet, task_sheet
 from octavo.bench.compare.scenes import SCENES, Task, as_task
 from octavo.bench.compare.verdict import headline, tiles
-from octavo.bench.compare.wording import cell
+from octavo.bench.compare.wording import cell, extent, verdict
 from octavo.bench.load.arrivals import ArrivalPlan
 from octavo.bench.workloads.lengths import Fixed
 from octavo.bench.workloads.synthetic import Synthetic
@@ -114,7 +114,72 @@ def test_a_ratio_whose_interval_contains_one_shows_no_difference():
 
 def test_the_best_other_is_the_one_that_counts():
     each = compared(rates(20.0, 20.0), rates(10.0, 10.0), rates(16.0, 16.0))
-    assert headline([each], 2).startswith("a against c: 20.0 vs 16.0 output tokens/s (1.25 x")
+    assert headline([each], 2) == (
+        "a against the best of 2 others (c): 20.0 vs 16.0 output tokens/s (1.25 x, 1.25 to 1.25)"
+    )
+    (tile,) = tiles([each], 2)
+    assert tile.note == "a 20.0, c 16.0 (best of 2 others); 1.25 to 1.25"
+    assert task_sheet(each, 2).columns == ["", "a", "b", "against b", "c", "against c"]
+
+
+def test_the_only_one_that_can_be_compared_is_not_the_best_of_two():
+    each = compared(rates(20.0, 20.0), [None, None], rates(16.0, 16.0))
+    assert headline([each], 2).startswith("a against c: 20.0 vs 16.0")
+
+
+def test_worse_is_said():
+    each = compared(rates(10.0, 10.0), rates(20.0, 20.0))
+    (row,) = task_sheet(each, 2).rows
+    assert row[-1] == "0.500 x (0.500 to 0.500), worse"
+    assert tiles([each], 2)[0].note == "a 10.0, b 20.0; 0.500 to 0.500; worse"
+
+
+def test_what_nobody_will_notice_is_no_win():
+    each = compared(rates(100.4, 100.4), rates(100.0, 100.0))
+    assert headline([each], 2) == (
+        "a against b: 100 vs 100 output tokens/s: equal within 1 % (1.004 x, 1.004 to 1.004)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "high", "text"),
+    [
+        ("ttft_s.p50", 0.51, 0.9, "0.510 to 0.900"),
+        ("ttft_s.p50", 0.803, 1.0004, "0.803 to 1.0004"),  # contains 1
+        ("ttft_s.p50", 0.803, 0.996, "0.803 to 0.996"),
+        ("ttft_s.p50", 0.803, 0.9996, "0.803 to 0.9996"),  # does not
+        ("ttft_s.p50", 1.0, 1.00002, "1.00 to 1.00002"),
+        ("ttft_s.p50", 1.0, 12.0, "too few rounds for an interval"),
+        ("goodput.fraction", 0.0, 0.0003, "+0.0 to +0.030"),
+        ("goodput.fraction", -0.02, 0.5, "-2.0 to +50.0"),
+    ],
+)
+def test_an_interval_shows_on_which_side_of_no_difference_it_ends(metric, low, high, text):
+    assert extent(metric, {"low": low, "high": high, "rounds": [1.0, 1.0]}, 2) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "ratio", "high", "text"),
+    [
+        (0.99, 1.0, 1.01, "equal within 1 %"),
+        (1.001, 1.005, 1.011, "better"),
+        (0.989, 1.0, 1.01, "no difference shown"),
+        (0.4, 0.5, 0.6, "worse"),
+        (0.01, 0.1, 1.0, ""),
+    ],
+)
+def test_verdicts(low, ratio, high, text):
+    assert verdict("ttft_s.p50", {"ratio": ratio, "low": low, "high": high}) == text
+
+
+def test_arrivals_that_came_slower_than_drawn_are_told():
+    each = compared(waits(0.1, 1.0), waits(0.3, 0.0), kept_up=True, **OPEN)
+    each["workload"] |= {"kind": "synthetic", "num_requests": 3, "rate": 10.0}
+    for one in each["sides"][0]["rounds"] + each["sides"][1]["rounds"]:
+        one["requests_due_per_s"] = 6.52
+    assert dict(_task_facts(each))["Kept up"].startswith("both did, with 6.52 requests/s, drawn for 10: ")
+    each["workload"]["rate"] = 6.521
+    assert dict(_task_facts(each))["Kept up"].startswith("both did, with 6.52 requests/s: ")
 
 
 def test_fewer_rounds_are_told_and_values_are_those_of_these_rounds():
@@ -135,7 +200,7 @@ def test_a_table_has_the_numbers_of_the_tiles():
     c[1]["requests"] = {"ok": 2, "failed": 1, "total": 3}
     each = compared(rates(30.0, 10.0), rates(10.0, 20.0), c)
     (tile,) = tiles([each], 2)
-    assert tile.note.startswith("a 30.0, c 30.0; ")
+    assert tile.note.startswith("a 30.0, c 30.0 (best of 2 others); ")
     (row,) = task_sheet(each, 2).rows
     assert (row[1], row[2], row[4]) == ("30.0", "15.0", "30.0")
     assert scenes_sheet([each], 2).rows[0][1] == "30.0"

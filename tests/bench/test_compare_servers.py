@@ -92,9 +92,10 @@ def test_a_name_may_look_like_markup(run, fake, tmp_path):
     named = ["--server", f"[/b]<i>={a.url}", "--server", f"é & b={b.url}"]
     status, out, _ = run("bench", "compare", *named, *few, "--html", tmp_path / "report.html")
     assert status == 0
-    assert "[/b]<i> is better by" in out
+    assert "against é & b" in out
+    assert "Above 1 x [/b]<i> is better" in out
     page = (tmp_path / "report.html").read_text()
-    assert "[/b]&lt;i&gt; is better by" in page
+    assert "Above 1 x [/b]&lt;i&gt; is better" in page
     assert "é &amp; b" in page
 
 
@@ -194,3 +195,23 @@ def test_latency_has_a_timeout_too(run, fake):
     status, _, err = run("bench", "latency", *arguments, "--repeats", 1, "--warmup", 0, "--no-ceilings")
     assert status == 1
     assert "1 of 1 requests failed: timed out" in err
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_one_that_has_nothing_but_chat(run, fake, is_chat):
+    def choose(asked):
+        return Behaviour(status=200 if asked.path.endswith("chat/completions") else 404)
+
+    a, b = fake(choose), fake(choose)
+    status, _, err = run("bench", "compare", *named(a=a, b=b), "--rounds", 1, *FEW, *["--chat"] * is_chat)
+    assert status == (0 if is_chat else 1)
+    assert ("if it has nothing but chat, give --chat" in err) is not is_chat
+
+
+def test_chat_is_no_advice_where_nothing_is_listed(run, fake):
+    a, b = (fake(lambda _: Behaviour(status=404), models=()) for _ in "ab")
+    names = ("--model-name", "a=m", "--model-name", "b=m")
+    status, _, err = run("bench", "compare", *named(a=a, b=b), *names, *FEW)
+    assert status == 1
+    assert "http 404" in err
+    assert "--chat" not in err

@@ -299,7 +299,15 @@ def test_interrupted_before_anything_is_measured(fake, tmp_path):
     assert report["warnings"] == ["Interrupted before the first repeat: nothing was measured."]
     lines = [line.split(maxsplit=1) for line in out.splitlines() if line]
     assert lines[0] == ["fake:", "nothing was measured"]
-    assert [first for first, _ in lines[1:]] == ["Model", "Machine", "Workload", "Runs", "!"]
+    assert [first for first, _ in lines[1:]] == [
+        "Model",
+        "Machine",
+        "Workload",
+        "Runs",
+        "Command",
+        "!",
+        "Octavo",
+    ]
     assert "at most" not in out
     assert Page((tmp_path / "r.html").read_text()).tags.count("table") == 0
 

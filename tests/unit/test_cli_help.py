@@ -42,3 +42,10 @@ def test_what_commands_do_is_told_in_whole_sentences(monkeypatch, capsys):
     text = " ".join(help_of(("bench",), 60, monkeypatch, capsys).split())
     told = "compare Compare engines: the same requests to each in turn, round after round; ratios with"
     assert f"{told} intervals. scenes" in text
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands()))
+def test_no_docstring_leaks(path, command, monkeypatch, capsys):
+    """Whoever reads help calls no function."""
+    words = help_of(path, 80, monkeypatch, capsys).split()
+    assert not {"Args:", "Raises:", "Returns:", "Yields:", "Attributes:"}.intersection(words)

@@ -219,10 +219,19 @@ def read_program(file: Path) -> Program:
         found = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise TypeError("not an object")
+        _check_keys(found)
         facts = {name: found.pop(name) for name in Facts.__dataclass_fields__ if name in found}
         return Program(facts=Facts(**facts), **found)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidConfig(f"{file}: not a program to compare: {error}") from error
+
+
+def _check_keys(found: Mapping[str, Any]) -> None:
+    known = [*Facts.__dataclass_fields__, *(name for name in Program.__dataclass_fields__ if name != "facts")]
+    if unknown := [name for name in found if name not in known]:
+        raise ValueError(f"no key is called {shown(unknown[0])}; known are {', '.join(known)}")
+    if missing := [name for name in ("name", "command") if name not in found]:
+        raise ValueError(f"{missing[0]} is missing")
 
 
 def write_program(program: Program, file: Path) -> None:

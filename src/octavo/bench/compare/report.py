@@ -115,7 +115,10 @@ def _kept_up(comparison: Mapping[str, Any]) -> str:
     if not (did or did_not):
         return "not known: no round was complete"
     rates = [each["requests_due_per_s"] for side in sides for each in side["rounds"] if is_whole(each)]
-    came = f"with {figures(max(filter(None, rates), default=None))} requests/s"
+    rate, drawn_for = max(filter(None, rates), default=None), comparison["workload"].get("rate")
+    came = f"with {figures(rate)} requests/s"
+    if rate and drawn_for and figures(rate) != figures(drawn_for):
+        came += f", drawn for {drawn_for:g}"
     if did_not:
         others = f"; {' and '.join(did)} did" if did else ""
         return f"{' and '.join(did_not)} did not, {came}{others}. tokens/s of who did follow the arrivals"
@@ -147,8 +150,9 @@ def task_sheet(comparison: Mapping[str, Any], rounds: int) -> Sheet:
             found = found_of(side, metric) if has_ratio(comparison, metric) else None
             row += [value(metric, mean_of(comparison, side, metric)), cell(metric, found, rounds)]
         rows.append(row)
-    how = f"{first['name']} is better by" if len(others) == 1 else "ratio"  # the note says of whom
-    columns = ["", first["name"], *(column for side in others for column in (side["name"], how))]
+    columns = ["", first["name"]]
+    for side in others:
+        columns += [side["name"], f"against {side['name']}"]
     title = (
         f"Scene {comparison['task']}: {comparison['description']}" if comparison["task"] else "All metrics"
     )
@@ -161,7 +165,7 @@ def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet
     columns, rows = [""], [[name] for name in _names(comparisons)]
     for each in comparisons:
         metric = each["judged_by"][0]
-        columns += [f"{each['task']}, {NAMES[metric]}", "ratio"]
+        columns += [f"{each['task']}, {NAMES[metric]}", "against it"]
         for row in rows:
             side = _side(each, row[0])
             found = None if side is None else found_of(side, metric)
@@ -175,8 +179,8 @@ def scenes_sheet(comparisons: Sequence[Mapping[str, Any]], rounds: int) -> Sheet
 def _note(first: str) -> str:
     return (
         f"Means over the rounds compared. Above 1 x {first} is better (more of a rate, less of a time), "
-        "below worse; in brackets the 95 % interval. -: cannot be compared; (-): too few rounds for an "
-        "interval."
+        "below worse; in brackets the 95 % interval. -: cannot be compared; (-): no interval that "
+        "says anything."
     )
 
 

@@ -12,9 +12,8 @@ from octavo.bench.compare.wording import (
     amount,
     extent,
     found_of,
-    is_difference,
-    is_sure,
     value,
+    verdict,
 )
 from octavo.bench.metrics.summary import over_repeats
 from octavo.bench.report.parts import Tile
@@ -68,12 +67,18 @@ def rival_of(comparison: Mapping[str, Any]) -> Side | None:
 
     Another form of Octavo is no rival of it, unless there are no others, and so it is with who dropped out.
     """
+    rivals = _rivals(comparison)
+    return rivals[0] if rivals else None
+
+
+def _rivals(comparison: Mapping[str, Any]) -> list[Side]:
+    """Those that can be compared, the best first."""
     _, *others = comparison["sides"]
     standing = [side for side in others if not side["failure"]]
-    return _best(comparison, standing) or _best(comparison, others)
+    return _ranked(comparison, standing) or _ranked(comparison, others)
 
 
-def _best(comparison: Mapping[str, Any], others: Sequence[Side]) -> Side | None:
+def _ranked(comparison: Mapping[str, Any], others: Sequence[Side]) -> list[Side]:
     foreign = [side for side in others if not str(side["name"]).startswith("octavo ")]
     for metric in (*comparison["judged_by"], *LATENCIES):
         for group in (foreign, others):
@@ -81,9 +86,20 @@ def _best(comparison: Mapping[str, Any], others: Sequence[Side]) -> Side | None:
                 (advantage(metric, found), i) for i, s in enumerate(group) if (found := found_of(s, metric))
             ]
             if known:
-                best: Side = group[min(known)[1]]
-                return best
-    return None
+                return [group[i] for _, i in sorted(known)]
+    return []
+
+
+def _among(comparison: Mapping[str, Any]) -> str:
+    """Of how many others the one that is named is the best; "" if there is no choice."""
+    count = len(_rivals(comparison))
+    return f"best of {count} others" if count > 1 else ""
+
+
+def _alike(metric: str, found: Mapping[str, Any]) -> str:
+    """What is to be said before the numbers if they are no win."""
+    said = verdict(metric, found)
+    return "" if said in ("better", "worse") else said
 
 
 def has_ratio(comparison: Mapping[str, Any], metric: str) -> bool:
@@ -124,7 +140,9 @@ def _sentence(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
     chosen = _metrics(comparison, rival)[:_IN_HEADLINE]
     where = f"Scene {comparison['task']}: " if comparison["task"] else ""
     text = ", ".join(_clause(comparison, rival, metric, rounds) for metric in chosen)
-    return f"{where}{comparison['sides'][0]['name']} against {rival['name']}: {text}"
+    among = _among(comparison)
+    whom = f"the {among} ({rival['name']})" if among else rival["name"]
+    return f"{where}{comparison['sides'][0]['name']} against {whom}: {text}"
 
 
 def _of_scene(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
@@ -132,7 +150,7 @@ def _of_scene(comparison: Mapping[str, Any], rival: Side, rounds: int) -> str:
     metric = _metrics(comparison, rival)[0]
     found = found_of(rival, metric)
     assert found is not None
-    doubt = "no difference shown, " if is_sure(metric, found) and not is_difference(metric, found) else ""
+    doubt = f"{said}, " if (said := _alike(metric, found)) else ""
     how = extent(metric, found, rounds)
     return f"scene {comparison['task']} {amount(metric, found)} {rival['name']} ({doubt}{how})"
 
@@ -149,8 +167,8 @@ def _clause(comparison: Mapping[str, Any], rival: Side, metric: str, rounds: int
         text = f"{ours} vs {theirs} of requests {name}"
     else:
         text = f"{ours} vs {theirs} {name}"
-    if is_sure(metric, found) and not is_difference(metric, found):
-        text += ": no difference shown"
+    if said := _alike(metric, found):
+        text += f": {said}"
     return f"{text} ({amount(metric, found)}, {extent(metric, found, rounds)})"
 
 
@@ -166,7 +184,9 @@ def _tile(comparison: Mapping[str, Any], rival: Side, metric: str, label: str, r
     assert found is not None
     first = comparison["sides"][0]["name"]
     ours, theirs = _both(comparison, rival, metric)
-    note = f"{first} {ours}, {rival['name']} {theirs}; {extent(metric, found, rounds)}"
+    which = f" ({among})" if (among := _among(comparison)) else ""
+    said = f"; {word}" if (word := verdict(metric, found)) and word != "better" else ""
+    note = f"{first} {ours}, {rival['name']} {theirs}{which}; {extent(metric, found, rounds)}{said}"
     return Tile(label, amount(metric, found), note)
 
 

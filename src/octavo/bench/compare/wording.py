@@ -24,6 +24,8 @@ NAMES: Final = {
     "goodput.requests_per_s": "goodput, requests/s",
 }
 TOO_FEW: Final = "too few rounds for an interval"
+_EQUAL: Final = 0.01  # an interval of a ratio within this of 1 is of what nobody will notice
+_MOST_DIGITS: Final = 6  # after the point, to tell an end of an interval from 1
 
 Found = Mapping[str, Any]
 
@@ -54,6 +56,17 @@ def is_difference(metric: str, found: Found) -> bool:
     return is_sure(metric, found) and not found["low"] <= alike <= found["high"]
 
 
+def verdict(metric: str, found: Found) -> str:
+    """``"equal within 1 %"``, ``"no difference shown"``, ``"better"`` or ``"worse"``; "" if unsure."""
+    if not is_sure(metric, found):
+        return ""
+    if metric != GOODPUT and found["low"] >= 1 - _EQUAL and found["high"] <= 1 + _EQUAL:
+        return f"equal within {100 * _EQUAL:g} %"
+    if not is_difference(metric, found):
+        return "no difference shown"
+    return "better" if advantage(metric, found) > (0.0 if metric == GOODPUT else 1.0) else "worse"
+
+
 def value(metric: str, number: float | None) -> str:
     """A metric of one side."""
     if metric == GOODPUT:
@@ -65,12 +78,12 @@ def amount(metric: str, found: Found) -> str:
     """The ratio or the difference alone: ``"2.60 x"``, ``"+54.0 points"``."""
     if metric == GOODPUT:
         return f"{_points(found['difference'])} points"
-    return f"{figures(found['ratio'])} x"
+    return f"{_factor(found['ratio'])} x"
 
 
 def extent(metric: str, found: Found, rounds: int) -> str:
     """Its interval, and how many rounds it is of if these are not all."""
-    show: Callable[[float], str] = _points if metric == GOODPUT else figures
+    show: Callable[[float], str] = _points if metric == GOODPUT else _factor
     text = f"{show(found['low'])} to {show(found['high'])}" if is_sure(metric, found) else TOO_FEW
     return text + rounds_note(found, rounds)
 
@@ -86,9 +99,22 @@ def cell(metric: str, found: Found | None, rounds: int) -> str:
     if found is None:
         return "-"
     if is_sure(metric, found):
-        return f"{amount(metric, found)} ({extent(metric, found, rounds)})"
+        worse = ", worse" if verdict(metric, found) == "worse" else ""
+        return f"{amount(metric, found)} ({extent(metric, found, rounds)}){worse}"
     return f"{amount(metric, found)} (-{rounds_note(found, rounds)})"
 
 
 def _points(fraction: float) -> str:
-    return f"{100 * fraction:+.1f}"
+    return _away_from(0.0, 100 * fraction, f"{100 * fraction:+.1f}", "+")
+
+
+def _factor(ratio: float) -> str:
+    return _away_from(1.0, ratio, figures(ratio), "")
+
+
+def _away_from(alike: float, number: float, text: str, sign: str) -> str:
+    """The text; with more digits if it looks like the number that stands for no difference and is another."""
+    if not abs(number - alike) < 0.05:
+        return text
+    longer = (f"{number:{sign}.{digits}f}" for digits in range(3, _MOST_DIGITS + 1))
+    return text if float(text) != alike else next((t for t in longer if float(t) != alike), text)

@@ -101,7 +101,7 @@ class OpenAITarget:
         self._client = HttpClient(self.address, headers)
         models = await self._list_models()
         self.model = self.model or self._only_of(models)
-        await self._probe()
+        await self._probe(is_listing=bool(models))
         self._kind = await self._find_kind(models)
         self._precision = self._told_precision(models)
         self._tells_memory = self._tells_memory and await self.memory() is not None
@@ -208,7 +208,7 @@ class OpenAITarget:
         else:
             exchange.fail(BAD_ANSWER, f"not a stream of events: {shown(bytes(error))}")
 
-    async def _probe(self) -> None:
+    async def _probe(self, *, is_listing: bool) -> None:
         """Find the extra fields that the server takes, with requests of one token."""
         usage = {"stream_options": {"include_usage": True}}
         ignore = {} if self.options.ignore_eos is False else {"ignore_eos": True}
@@ -225,7 +225,10 @@ class OpenAITarget:
                 break
         if exchange.failure is not None and exchange.failure != NO_OUTPUT:
             url = self.address.at(self._endpoint)
-            raise OctavoError(f"{url} does not answer a small request: {_why(exchange)}")
+            todo = ""
+            if exchange.failure == "http 404" and is_listing and not self.options.is_chat:
+                todo = "; it lists models, so the address is right: if it has nothing but chat, give --chat"
+            raise OctavoError(f"{url} does not answer a small request: {_why(exchange)}{todo}")
 
     async def _list_models(self) -> list[dict[str, Any]]:
         """What it says of its models; nothing if it need not and does not."""

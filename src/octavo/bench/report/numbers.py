@@ -18,7 +18,7 @@ def seconds(value: float | None) -> str:
 
 
 def figures(value: float | None) -> str:
-    """``1234.5`` becomes ``"1,234"``, ``1.2345`` becomes ``"1.23"``."""
+    """``1234.5`` becomes ``"1,234"``, ``1.2345`` becomes ``"1.23"``, ``0.51`` becomes ``"0.510"``."""
     if value is None:
         return "-"
     size = abs(float(f"{value:.3g}"))  # 9.999 is shown as 10.0
@@ -28,7 +28,7 @@ def figures(value: float | None) -> str:
         return f"{value:.1f}"
     if size >= 1:
         return f"{value:.2f}"
-    return f"{value:.3g}"
+    return f"{value:#.3g}"
 
 
 def percent(value: float | None) -> str:

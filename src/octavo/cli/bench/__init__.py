@@ -13,7 +13,8 @@ def _group() -> None:
     """Measure the engine, a part of it, or any server that speaks OpenAI's API."""
 
 
-for _command in (serve.serve, latency.latency, throughput.throughput, sweep.sweep, compare.compare):
+for _command in (serve.serve, latency.latency, throughput.throughput, sweep.sweep):
     app.command()(_command)
+app.command(cls=compare.InRounds)(compare.compare)
 for _part in (parts.scenes, parts.step, parts.kernels, parts.paging):
     app.command()(_part)

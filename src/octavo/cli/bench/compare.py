@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from octavo.cli import options
 from octavo.cli.bench import running
@@ -28,6 +29,20 @@ if TYPE_CHECKING:
 _THROUGH: Final = ("server", "library")
 _NOT_OF_SCENES: Final = (*OF_REQUESTS, "chat", "ignore_eos")
 _OF_SERVERS: Final = ("label", "model_name", "api_key", "api_key_file", "body")
+
+
+class InRounds(TyperCommand):
+    """A command that has rounds where its neighbours have repeats."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options.
+
+        Raises:
+            InvalidConfig: one is that of its neighbours.
+        """
+        if any(arg.partition("=")[0] == "--repeats" for arg in args):
+            raise InvalidConfig("--repeats: a comparison has rounds: write --rounds")
+        return super().parse_args(ctx, args)
 
 
 @grouped
@@ -69,12 +84,9 @@ def compare(
 ) -> None:
     """Compare engines: the same requests to each in turn, round after round; ratios with intervals.
 
-    The first is what the others are compared with: Octavo, if --model is given. What this command starts is
-    frozen while others work. Ctrl-C ends it and reports what there is. The exit status is 1 if nothing could
-    be compared.
-
-    Raises:
-        OctavoError: nothing could be compared; the report is out all the same.
+    The first is what the others are compared with, in this order: --model, then each --server, then each
+    --program. What this command starts is frozen while others work. Ctrl-C ends it and reports what there
+    is. The exit status is 1 if nothing could be compared; the report is out all the same.
     """
     refuse_unused(context, _unused(context.params))
     from octavo.bench.compare import report as reports

@@ -57,7 +57,7 @@ class NamedServers:
         from octavo.bench.compare.contestant import AtUrl, Facts
         from octavo.bench.load.openai_target import ServerOptions
 
-        urls = [_pair("server", text) for text in self.server or []]
+        urls = [_named_url(text) for text in self.server or []]
         names = [name for name, _ in urls]
         labels, models = _by_name("label", self.label, names), _by_name("model_name", self.model_name, names)
         bodies, keys = _by_name("body", self.body, names), self._keys(names)
@@ -106,6 +106,14 @@ def _by_name(option: str, texts: list[str] | None, servers: list[str]) -> dict[s
     if unknown := [name for name in found if name not in servers]:
         raise InvalidConfig(f"{option}: no --server is called {shown(unknown[0])}")
     return found
+
+
+def _named_url(text: str) -> tuple[str, str]:
+    """A URL without a name may have a "=" in it."""
+    name, equals, url = text.partition("=")
+    if not (name and equals and url) or "://" in name:
+        raise InvalidConfig(f"server={shown(text)}: write NAME=URL, such as a=http://127.0.0.1:8000")
+    return name, url
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
