@@ -269,7 +269,7 @@ def test_a_loop_that_is_held_up_is_noticed(monkeypatch):
 
     def hold(_):
         begin_s = time.perf_counter()
-        time.sleep(0.03)
+        time.sleep(0.1)
         held.append((begin_s, time.perf_counter()))
         return Behaviour()
 
