@@ -52,6 +52,21 @@ def test_odd_lists_of_models(monkeypatch, told):
         load(some(1))
 
 
+def watched(memory):
+    """What is seen of a server's memory while nothing is asked of it."""
+
+    async def run():
+        async with FakeServer(memory=memory) as fake:
+            target = OpenAITarget(fake.url, ServerOptions())
+            await target.open()
+            async with watch_memory(target) as watch:
+                pass
+            await target.close()
+            return watch.as_dict()
+
+    return asyncio.run(run())
+
+
 def test_memory_is_watched():
     state = {"used": 0, "peak": 50}
 
@@ -62,17 +77,11 @@ def test_memory_is_watched():
         pool |= {"query_tokens": state["used"] * 2, "hit_tokens": state["used"]}
         return {"pool": pool, "scheduler": {"peak_blocks": state["peak"], "num_preemptions": state["used"]}}
 
-    async def run(start):
+    def run(start):
         state.update(used=start, peak=50)
-        async with FakeServer(memory=memory) as fake:
-            target = OpenAITarget(fake.url, ServerOptions())
-            await target.open()
-            async with watch_memory(target) as watch:
-                pass
-            await target.close()
-            return watch.as_dict()
+        return watched(memory)
 
-    found = asyncio.run(run(0))  # asked when opened, before, and after: 10, 20, 30
+    found = run(0)  # asked when opened, before, and after: 10, 20, 30
     assert found == {
         "peak_blocks": 30,
         "peak_is_exact": False,
@@ -85,7 +94,7 @@ def test_memory_is_watched():
         "preemptions": 10,
         "hit_rate": 0.5,
     }
-    found = asyncio.run(run(60))
+    found = run(60)
     assert (found["peak_blocks"], found["peak_is_exact"]) == (90, True)
 
 
@@ -143,13 +152,4 @@ def test_a_run_is_looked_at_soon_and_then_from_time_to_time(monkeypatch):
 
 @pytest.mark.parametrize("told", [None, {"pool": 5}, {"pool": {"used_blocks": "many"}, "scheduler": {}}])
 def test_a_server_without_memory_view(told):
-    async def run():
-        async with FakeServer(memory=lambda: told) as fake:
-            target = OpenAITarget(fake.url, ServerOptions())
-            await target.open()
-            async with watch_memory(target) as watch:
-                pass
-            await target.close()
-            return watch.as_dict()
-
-    assert asyncio.run(run()) is None
+    assert watched(lambda: told) is None

@@ -76,7 +76,7 @@ def test_the_log_is_handed_out(fake):
     assert asked.arrived_s > half_s  # the body's end counts, not the head
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what arrives (SO_TIMESTAMPING)")
 def test_a_request_has_come_before_a_busy_server_reads_it():
     async def run():
         async with FakeServer() as fake:

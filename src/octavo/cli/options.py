@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from octavo.core.config import BlockSizes
 from octavo.core.config import KVDtype as KVDtypeNames
 from octavo.core.config import Scheduling as SchedulingNames
 from octavo.core.config import Speculative as SpeculativeNames
-from octavo.core.errors import InvalidConfig, InvalidRequest
+from octavo.core.errors import InvalidConfig, InvalidRequest, shown
 from octavo.core.units import parse_bytes
 
 DEFAULT_MODEL = "smollm2"
@@ -146,6 +147,21 @@ def parse_size(name: str, text: str | None) -> int | None:
     if num_bytes == 0:
         raise InvalidConfig(f"{name}={text!r}: must be at least 1 byte")
     return num_bytes
+
+
+def parse_object(name: str, text: str) -> dict[str, Any]:
+    """The JSON object that an option is given.
+
+    Raises:
+        InvalidConfig: it is none.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidConfig(f"{name}={shown(text)}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidConfig(f"{name}={shown(text)}: must be a JSON object")
+    return found
 
 
 def parse_structured(json_schema: str | None, regex: str | None) -> dict[str, Any] | None:

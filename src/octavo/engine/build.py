@@ -35,7 +35,7 @@ class BuiltEngine:
 
     Attributes:
         path: the model's file, or its directory.
-        weight_bytes: of all its tensors, as the files hold them.
+        weight_bytes, weight_types: of its tensors, as the files hold them.
     """
 
     engine: Engine
@@ -48,6 +48,7 @@ class BuiltEngine:
     capacity: KVCapacity
     path: Path
     weight_bytes: int
+    weight_types: str
 
 
 def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
@@ -150,6 +151,7 @@ def build_engine(model: str, config: EngineConfig) -> BuiltEngine:
         capacity,
         path=loaded.checkpoint.path,
         weight_bytes=loaded.checkpoint.num_bytes,
+        weight_types=loaded.checkpoint.weight_types,
     )
 
 

@@ -217,6 +217,11 @@ class LLM:
         return self._parts.weight_bytes
 
     @property
+    def weight_types(self) -> str:
+        """Encodings that most of those bytes have, the largest first."""
+        return self._parts.weight_types
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._parts.tokenizer

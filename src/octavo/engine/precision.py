@@ -1,6 +1,5 @@
 """In which precision a model runs, in a few words."""
 
-from collections import Counter
 from pathlib import Path
 
 from octavo.engine.llm import LLM
@@ -12,13 +11,9 @@ def precision_of(llm: LLM) -> str:
     kv = "bfloat16" if llm.config.kv_dtype == "auto" else llm.config.kv_dtype
     activations = llm.config.activations
     how = "" if activations == "auto" else f", {activations} activations"
-    return f"{weights_of(llm.path)} weights{how}, {kv} KV"
+    return f"{llm.weight_types} weights{how}, {kv} KV"
 
 
 def weights_of(path: Path) -> str:
-    """Encodings of a model's file that hold at least a tenth of its bytes, the largest first."""
-    bytes_of: Counter[str] = Counter()
-    for stored in load_hollow_model(path).checkpoint.stored.values():
-        bytes_of[stored.type_name] += stored.num_bytes
-    total = bytes_of.total()
-    return "/".join(name for name, num in bytes_of.most_common() if num >= total / 10)
+    """The encodings of a model that is not loaded; reads headers only, and has the errors of loading."""
+    return load_hollow_model(path).checkpoint.weight_types

@@ -2,6 +2,7 @@
 
 import mmap
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -97,6 +98,15 @@ class Checkpoint:
     def num_bytes(self) -> int:
         """Bytes that all tensors take in their files."""
         return sum(stored.num_bytes for stored in self.stored.values())
+
+    @property
+    def weight_types(self) -> str:
+        """Encodings that hold at least a tenth of the bytes, the largest first: ``"Q4_1/Q8_0"``."""
+        bytes_of: Counter[str] = Counter()
+        for stored in self.stored.values():
+            bytes_of[stored.type_name] += stored.num_bytes
+        total = bytes_of.total()
+        return "/".join(name for name, num in bytes_of.most_common() if num >= total / 10)
 
     def hollow(self) -> "Checkpoint":
         """The same without the bytes of matrices; see ``LazyTensors.hollow``."""

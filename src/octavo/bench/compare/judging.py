@@ -7,7 +7,6 @@ from octavo.bench.compare.ratios import GOODPUT, Rounds, is_whole
 from octavo.bench.compare.scenes import Task
 
 LATENCIES: Final = ("ttft_s.p50", "tpot_s.p50", "e2e_s.p50")
-RATES: Final = ("output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s")
 # Requests come at their own times, however fast the answers are.
 _OPEN: Final = ("poisson", "bursty", "trace")
 _DRAIN: Final = 0.1  # of the time in which requests came

@@ -8,7 +8,7 @@ from octavo.bench.compare.ratios import GOODPUT, METRICS, is_whole, metric_of
 from octavo.bench.compare.verdict import has_ratio, headline, mean_of, tiles
 from octavo.bench.compare.wording import NAMES, cell, found_of, value
 from octavo.bench.load.arrivals import ArrivalPlan
-from octavo.bench.report.facts import ceilings_fact, workload_fact
+from octavo.bench.report.facts import ceilings_fact, objective_fact, processor_fact, workload_fact
 from octavo.bench.report.numbers import figures, seconds
 from octavo.bench.report.parts import Chart, Document, Series, Sheet
 from octavo.core.units import format_bytes
@@ -86,13 +86,12 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     comparisons = report["comparisons"]
     facts = [fact for each in comparisons for fact in _task_facts(each)]
     if limits := report["settings"]["slo"]:
-        told = ", ".join(f"{name[:-2].upper()} ≤ {seconds(limit)}" for name, limit in limits.items())
-        facts.append(("Objective", told))
+        facts.append(("Objective", objective_fact(limits)))
     if report.get("model"):
         facts.append(("Model", report["model"]))
     facts += [(name, contestant_fact(comparisons, name)) for name in _names(comparisons)]
     facts.append(("Rounds", _rounds_fact(report)))
-    facts.append(("Machine", _machine(report)))
+    facts.append(("Machine", processor_fact(report["machine"])))
     if report["ceilings"] is not None and (ceilings := ceilings_fact(report)):
         facts.append(("At most", f"{ceilings} (medians of {report['ceilings']['measurements']}, same run)"))
     return facts
@@ -189,7 +188,7 @@ def _chart(comparison: Mapping[str, Any]) -> Chart | None:
     metric = next(m for m in comparison["judged_by"] if m != GOODPUT)
     first, *others = comparison["sides"]
     is_time = METRICS[metric] == "less"
-    others.sort(key=lambda side: _mean(side, metric) or 0.0, reverse=not is_time)
+    others.sort(key=lambda side: mean_of(comparison, side, metric) or 0.0, reverse=not is_time)
     series, scale = [], 1e3 if is_time else 1.0
     for side in (first, *others[: _MOST_LINES - 1]):
         points = [(i, v * scale) for i, each in enumerate(side["rounds"]) if (v := metric_of(each, metric))]
@@ -212,21 +211,9 @@ def _chart(comparison: Mapping[str, Any]) -> Chart | None:
     )
 
 
-def _machine(report: Mapping[str, Any]) -> str:
-    machine = report["machine"]
-    return f"{machine['cpu']}, {machine['threads']} of {machine['cores']} cores, {machine['isa']}"
-
-
 def _names(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(side["name"] for each in comparisons for side in each["sides"]))
 
 
 def _side(comparison: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     return next((side for side in comparison["sides"] if side["name"] == name), None)
-
-
-def _mean(side: Mapping[str, Any] | None, metric: str) -> float | None:
-    if side is None:
-        return None
-    found: float | None = (side["means"].get(metric) or {}).get("mean")
-    return found

@@ -3,16 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.bench.report.numbers import percent
+from octavo.bench.report.numbers import percent, seconds
 from octavo.core.display import counted
 from octavo.core.units import format_bytes
 
 
 def machine_fact(report: Mapping[str, Any]) -> str:
-    """The processor, and how much of it is used."""
-    machine = report["machine"]
+    """Where what was measured ran, or else the load generator."""
     whose = "" if report["target"].get("is_local", True) else "load generator on "
-    return f"{whose}{machine['cpu']}, {machine['threads']} of {machine['cores']} cores, {machine['isa']}"
+    return whose + processor_fact(report["machine"])
+
+
+def processor_fact(machine: Mapping[str, Any]) -> str:
+    """The processor, and how much of it is used, whoever does."""
+    return f"{machine['cpu']}, {machine['threads']} of {machine['cores']} cores, {machine['isa']}"
+
+
+def objective_fact(limits: Mapping[str, float]) -> str:
+    """What counts as well served: ``"TTFT ≤ 500 ms, TPOT ≤ 50.0 ms"``."""
+    return ", ".join(f"{name[:-2].upper()} ≤ {seconds(limit)}" for name, limit in limits.items())
 
 
 def ceilings_fact(report: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from octavo.bench.metrics.reading import too_many_late
 from octavo.bench.metrics.summary import LATENCIES
 from octavo.bench.metrics.warnings import num_failed
-from octavo.bench.report.facts import ceilings_fact, machine_fact, model_fact, workload_fact
+from octavo.bench.report.facts import ceilings_fact, machine_fact, model_fact, objective_fact, workload_fact
 from octavo.bench.report.numbers import figures, interval_note, percent, seconds
 from octavo.bench.report.parts import Chart, Document, Series, Sheet, Tile
 from octavo.core.display import counted
@@ -187,8 +187,7 @@ def _tiles(report: Mapping[str, Any]) -> list[Tile]:
             note = f"median; p99 {seconds(tail['mean'])}, most {seconds(summary[f'{name}.max']['mean'])}"
             tiles.append(Tile(label, seconds(found["mean"]), note))
     if good := summary.get("goodput.fraction"):
-        limits = report["settings"]["slo"]
-        told = ", ".join(f"{name[:-2].upper()} ≤ {seconds(limit)}" for name, limit in limits.items())
+        told = objective_fact(report["settings"]["slo"])
         tiles.append(Tile("Well served", percent(good["mean"]), told))
     elif rate := summary.get("prompt_tokens_per_s"):
         tiles.append(Tile("Prompt tokens per second", figures(rate["mean"]), interval_note(rate)))

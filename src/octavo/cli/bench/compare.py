@@ -1,6 +1,5 @@
 """``octavo bench compare``: the same requests to several engines in turn."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -185,12 +184,7 @@ def _programs(files: list[Path]) -> "list[Contestant]":
 
 
 def _parse_settings(text: str, threads: int | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidConfig(f"settings={shown(text)}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidConfig(f"settings={shown(text)}: must be a JSON object")
+    found = options.parse_object("settings", text)
     if threads is not None and "threads" in found:
         raise InvalidConfig(f"threads={threads}: --settings has threads too; leave one out")
     return found if threads is None else {"threads": threads, **found}

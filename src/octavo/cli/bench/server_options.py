@@ -1,6 +1,5 @@
 """Options that say how a server is reached and asked: groups for ``grouped``, and single ones."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import typer
 
 from octavo.cli.completion import one_of
+from octavo.cli.options import parse_object
 from octavo.core.errors import InvalidConfig, shown
 
 IgnoreEosNames = Literal["auto", "on", "off"]
@@ -95,12 +95,7 @@ def parse_body(text: str | None) -> dict[str, Any]:
     """
     if text is None:
         return {}
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidConfig(f"body={shown(text)}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidConfig(f"body={shown(text)}: must be a JSON object")
+    found = parse_object("body", text)
     if found.get("n", 1) != 1:  # gaps between pieces of different choices are nobody's
         raise InvalidConfig(f"body: n={shown(found['n'])}: one choice for each request is measured")
     return found
